@@ -1,6 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every op of treeattn. Results are written into tensors that the caller allocated.
 #include <Python.h>
 #include <torch/csrc/stable/library.h>
+
+#include "bindings/ops.h"
+
+STABLE_TORCH_LIBRARY(treeattn, m) {
+  // Once per step: everything about the batch that follows from `parents`.
+  m.def(
+      "plan_tree(Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor block_table, "
+      "Tensor? slot_mapping, int block_size, int? max_depth, Tensor(a!) depths, "
+      "Tensor(b!) positions, Tensor(c!) slots, Tensor(d!) ancestors, Tensor(e!) order, "
+      "Tensor(f!) status) -> ()");
+  // Per layer: store the nodes' keys and values, then attend to the prefix and the ancestors.
+  m.def(
+      "write_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slot_mapping, "
+      "Tensor? k_scale, Tensor? v_scale) -> ()");
+  m.def(
+      "tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr, "
+      "Tensor context_lens, Tensor block_table, Tensor depths, Tensor slot_mapping, "
+      "Tensor ancestors, Tensor order, Tensor status, int block_size, float sm_scale, "
+      "int? window, float logits_soft_cap, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, "
+      "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse) -> ()");
+  // Once per step: choose the path, then bring its keys and values into place in all layers.
+  m.def(
+      "accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr, "
+      "Tensor context_lens, Tensor depths, Tensor plan_status, int max_depth, int rule, "
+      "Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? seeds, "
+      "Tensor? allowed, Tensor? uniforms, Tensor(a!) path, Tensor(b!) num_accepted, "
+      "Tensor(c!) next_tokens, Tensor(d!) status, Tensor(e!) emitted, Tensor(f!)? logprobs) "
+      "-> ()");
+  m.def(
+      "remap_kv(Tensor(a!)[] k_caches, Tensor(b!)[] v_caches, Tensor(c!)[] k_scales, "
+      "Tensor(d!)[] v_scales, Tensor node_indptr, Tensor context_lens, Tensor(e!) block_table, "
+      "Tensor slot_mapping, Tensor path, Tensor num_accepted, Tensor status, int block_size, "
+      "Tensor(f!) moved) -> ()");
+  // Combine two attention results over disjoint key sets.
+  m.def(
+      "merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor(a!) out, "
+      "Tensor(b!) lse) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(treeattn, CPU, m) {
+  m.impl("plan_tree", TORCH_BOX(&treeattn::bindings::plan_tree));
+  m.impl("write_kv", TORCH_BOX(&treeattn::bindings::write_kv));
+  m.impl("tree_attention", TORCH_BOX(&treeattn::bindings::tree_attention));
+  m.impl("accept_path", TORCH_BOX(&treeattn::bindings::accept_path));
+  m.impl("remap_kv", TORCH_BOX(&treeattn::bindings::remap_kv));
+  m.impl("merge_states", TORCH_BOX(&treeattn::bindings::merge_states));
+}
 
 static PyModuleDef module_definition = {
     .m_base = PyModuleDef_HEAD_INIT,

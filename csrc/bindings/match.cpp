@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/match.h"
+
+#include <cctype>
+#include <limits>
+
+namespace treeattn::bindings {
+namespace {
+
+const char* dtype_name(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::BFloat16: return "bfloat16";
+    case ScalarType::Half: return "float16";
+    case ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
+    case ScalarType::Byte: return "uint8";
+    case ScalarType::Char: return "int8";
+    case ScalarType::Short: return "int16";
+    case ScalarType::Int: return "int32";
+    case ScalarType::Long: return "int64";
+    case ScalarType::Bool: return "bool";
+    default: return "another dtype";
+  }
+}
+
+std::string device_name(const torch::stable::Device& device) {
+  using torch::headeronly::DeviceType;
+  std::string name = device.type() == DeviceType::CPU    ? "cpu"
+                     : device.type() == DeviceType::CUDA ? "cuda"
+                                                         : "another device type";
+  if (device.type() != DeviceType::CPU && device.index() >= 0) {
+    name += ":" + std::to_string(device.index());
+  }
+  return name;
+}
+
+std::string shape_text(const Tensor& t) {
+  std::string text = "[";
+  for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
+  return text + "]";
+}
+
+std::string join(std::initializer_list<const char*> names) {
+  std::string text = "[";
+  for (const char* name : names) text += (text.size() > 1 ? ", " : "") + std::string(name);
+  return text + "]";
+}
+
+}  // namespace
+
+std::optional<int64_t> Match::find(const std::string& symbol) const {
+  if (std::isdigit(static_cast<unsigned char>(symbol[0]))) return std::stoll(symbol);
+  for (const auto& [name, value] : symbols_) {
+    if (name == symbol) return value;
+  }
+  return std::nullopt;
+}
+
+int64_t Match::operator[](const char* symbol) const { return find(symbol).value(); }
+
+int Match::size(const char* symbol) const {
+  const int64_t value = (*this)[symbol];
+  TREEATTN_CHECK(value <= std::numeric_limits<int>::max(), op_, ": ", symbol,
+                 " must be less than 2**31, got ", value);
+  return static_cast<int>(value);
+}
+
+void Match::operator()(const Tensor& t, const char* name,
+                       std::initializer_list<const char*> shape,
+                       std::initializer_list<ScalarType> dtypes) {
+  bool known_dtype = false;
+  std::string allowed;
+  for (ScalarType dtype : dtypes) {
+    known_dtype |= t.scalar_type() == dtype;
+    allowed += (allowed.empty() ? "" : " or ") + std::string(dtype_name(dtype));
+  }
+  TREEATTN_CHECK(known_dtype, op_, ": ", name, " must be ", allowed, ", got ",
+                 dtype_name(t.scalar_type()));
+  if (!device_) {
+    device_ = t.device();
+    device_owner_ = name;
+  }
+  TREEATTN_CHECK(t.device() == *device_, op_, ": ", name, " must be on the device of ",
+                 device_owner_, " (", device_name(*device_), "), got ", device_name(t.device()));
+  TREEATTN_CHECK(t.dim() == static_cast<int64_t>(shape.size()), op_, ": ", name,
+                 " must have shape ", join(shape), ", got ", shape_text(t));
+  int64_t dim = 0;
+  for (const char* symbol : shape) {
+    const std::optional<int64_t> expected = find(symbol);
+    if (!expected) bind(symbol, t.size(dim));
+    TREEATTN_CHECK(!expected || *expected == t.size(dim), op_, ": ", name, " must have shape ",
+                   join(shape), " with ", symbol, " = ", expected.value_or(0), ", got ",
+                   shape_text(t));
+    ++dim;
+  }
+}
+
+void Match::packed_from(const Tensor& t, const char* name, int dim) const {
+  int64_t expected = 1;
+  for (int64_t i = t.dim() - 1; i >= dim; --i) {
+    TREEATTN_CHECK(t.size(i) <= 1 || t.stride(i) == expected, op_, ": ", name,
+                   " must be contiguous from dimension ", dim, ": stride ", i, " must be ",
+                   expected, ", got ", t.stride(i));
+    expected *= t.size(i);
+  }
+}
+
+DType to_dtype(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return DType::kFloat32;
+    case ScalarType::BFloat16: return DType::kBFloat16;
+    case ScalarType::Half: return DType::kFloat16;
+    default: return DType::kFloat8E4M3;
+  }
+}
+
+KvPool kv_pool(Match& match, const Tensor& t, const char* name, const std::optional<Tensor>& scale,
+               const char* scale_name) {
+  match(t, name, {"num_blocks", "block_size", "num_kv_heads", "head_dim"}, kPoolTypes);
+  match.packed_from(t, name, 3);
+  const DType dtype = to_dtype(t.scalar_type());
+  if (scale) {
+    TREEATTN_CHECK(dtype == DType::kFloat8E4M3, scale_name, " is for float8_e4m3fn pools only, ",
+                   name, " is ", dtype_name(t.scalar_type()));
+    const bool single = scale->numel() == 1;
+    match(*scale, scale_name, {single ? "1" : "num_kv_heads"}, {ScalarType::Float});
+  }
+  return KvPool{
+      .data = t.mutable_data_ptr(),
+      .scale = const_data<float>(scale),
+      .stride_block = t.stride(0),
+      .stride_row = t.stride(1),
+      .stride_head = t.stride(2),
+      .stride_scale = scale && scale->numel() > 1 ? scale->stride(0) : 0,
+      .num_blocks = match.size("num_blocks"),
+      .block_size = match.size("block_size"),
+      .num_kv_heads = match.size("num_kv_heads"),
+      .head_dim = match.size("head_dim"),
+      .dtype = dtype,
+  };
+}
+
+}  // namespace treeattn::bindings

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "treeattn/paged_kv.h"
+
+namespace treeattn {
+
+// One tensor to carry along: every (layer, K or V) pool and every scale plane.
+struct RemapPlane {
+  char* data;
+  int64_t stride_block;  // bytes
+  int64_t stride_row;    // bytes
+  int64_t stride_head;   // bytes
+  int num_heads;
+  int head_bytes;  // contiguous bytes per head
+};
+
+// Moves the rows of each accepted path to logical slots context_len .. context_len + num_accepted.
+struct RemapKvParams {
+  const RemapPlane* planes;  // [num_planes]
+  const int32_t* node_indptr;   // [num_requests + 1]
+  const int32_t* context_lens;  // [num_requests]
+  const int64_t* slot_mapping;  // [num_nodes]
+  const int32_t* path;          // [num_requests, stride_path], root first, padded with -1
+  const int32_t* num_accepted;  // [num_requests]
+  const int32_t* status;        // [num_requests], of the acceptance
+  int32_t* block_table;         // [num_requests, *], whole blocks may be re-pointed
+  int32_t* moved;               // [num_requests], rows copied per plane
+  int64_t stride_block_table;
+  int64_t stride_path;
+  int num_planes;
+  int num_requests;
+  int num_nodes;
+  int max_blocks;
+  int num_blocks;
+  int block_size;
+};
+
+}  // namespace treeattn

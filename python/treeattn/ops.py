@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops of treeattn: thin wrappers that allocate results and call torch.ops.treeattn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from treeattn import _library
+from treeattn.plan import TreePlan
+
+Scale: TypeAlias = float | Tensor | None
+Param: TypeAlias = float | Tensor | None
+
+_RULES = {"greedy": 0, "target": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptedPath:
+    """What one verify step accepted; B requests, D = the plan's max_depth."""
+
+    path: Tensor  # [B, D + 1] int32 node ids within the request, root first, padded with -1
+    num_accepted: Tensor  # [B] int32, the root not counted
+    next_tokens: Tensor  # [B] int64, the next root
+    status: Tensor  # [B] int32: 0 ok, 1 non-finite, 2 no id left, 3 inactive, 4 invalid
+    emitted: Tensor  # [B, D + 1] int64: accepted tokens, then the next token, padded with -1
+    logprobs: Tensor | None = None  # [B, D + 1] fp32 raw log-softmax of each emitted token
+
+
+def write_kv(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_mapping: Tensor,
+    *,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+) -> None:
+    """Store each node's key and value in its slot of the pools, in place.
+
+    k, v: [N, num_kv_heads, head_dim], any strides in the first two dimensions.
+    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], modified.
+    slot_mapping: [N] int32 or int64 physical slots; -1 skips the row.
+    k_scale, v_scale: float or [num_kv_heads] fp32, for fp8 (e4m3) pools only, where None means 1:
+    x / scale is rounded to nearest even and saturated at +-448.
+
+    Raises ValueError, before anything is written, for a slot below -1 or past the pool.
+    """
+    _library.require()
+    torch.ops.treeattn.write_kv(
+        k,
+        v,
+        k_cache,
+        v_cache,
+        slot_mapping,
+        _scale_tensor(k_scale, k_cache),
+        _scale_tensor(v_scale, v_cache),
+    )
+
+
+def tree_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    plan: TreePlan,
+    *,
+    sm_scale: float | None = None,
+    window: int | None = None,
+    logits_soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+    out: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend from every node to its request's context, its ancestors and itself, over paged KV.
+
+    q: [N, num_qo_heads, head_dim] fp32, bf16 or fp16; the pools have q's dtype or are fp8 (e4m3).
+    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], head_dim contiguous.
+    sm_scale: default 1 / sqrt(head_dim). Order: sm_scale, soft cap `cap * tanh(s / cap)`, ALiBi,
+    mask, sink.
+    window: keys whose position is > position(node) - window are seen (depth, not slot index).
+    sinks: [num_qo_heads] fp32, one extra logit in the denominator.
+    alibi_slopes: [num_qo_heads] fp32, adds slope * (key_position - query_position).
+    k_scale, v_scale: float or [num_kv_heads] fp32; for fp8 pools, where None means 1.
+    out: written and returned when given; q's shape, dtype and device.
+
+    Returns out, or (out, lse) with lse [N, num_qo_heads] fp32, the natural log of the denominator.
+    A row that sees nothing is 0 with lse -inf. Whatever unseen slots hold has no influence.
+    """
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
+    _library.require()
+    torch.ops.treeattn.tree_attention(
+        q,
+        k_cache,
+        v_cache,
+        plan.node_indptr,
+        plan.context_lens,
+        plan.block_table,
+        plan.depths,
+        plan.slot_mapping,
+        plan.ancestors,
+        plan.order,
+        plan.status,
+        plan.block_size,
+        q.shape[-1] ** -0.5 if sm_scale is None else sm_scale,
+        window,
+        logits_soft_cap,
+        sinks,
+        alibi_slopes,
+        _scale_tensor(k_scale, k_cache),
+        _scale_tensor(v_scale, v_cache),
+        out,
+        lse,
+    )
+    return out if lse is None else (out, lse)
+
+
+def accept_path(
+    logits: Tensor,
+    tokens: Tensor,
+    plan: TreePlan,
+    *,
+    rule: str = "greedy",
+    temperature: Param = None,
+    top_k: int | Tensor | None = None,
+    top_p: Param = None,
+    min_p: Param = None,
+    seeds: int | Tensor | None = None,
+    draft_probs: Tensor | None = None,
+    draft_rows: Tensor | None = None,
+    draws: str | None = None,
+    allowed: Tensor | None = None,
+    uniforms: Tensor | None = None,
+    typical_epsilon: float = 0.3,
+    typical_delta: float = 0.09,
+    return_logprobs: bool = False,
+) -> AcceptedPath:
+    """Choose each request's accepted path straight from the target's logits.
+
+    logits: [N, V] fp32, bf16 or fp16, row i for the token after node i. tokens: [N] int32 or int64.
+    rule: "greedy" (argmax walk, lowest id on ties) or "target" (draw from the target at the node,
+    follow the child holding the draw, else emit it); both lossless for any tree.
+    temperature, top_k, top_p, min_p, seeds: scalars or [B] tensors (fp32; top_k int32; seeds
+    int64). Order: temperature, allowed, top-k, top-p, min-p; temperature 0 is greedy for that row.
+    allowed: [N, ceil(V / 32)] int32 bit mask, LSB first.
+    uniforms: [N, 2] fp32 in place of the generator, column 1 is the draw made at the node.
+
+    Raises ValueError for an unknown rule, a stochastic rule without seeds and uniforms,
+    temperature < 0 or NaN, top_p <= 0 or NaN.
+    """
+    if rule not in _RULES:
+        raise ValueError(f"accept_path: rule must be one of {', '.join(_RULES)}, got {rule!r}")
+    num_requests, width = plan.num_requests, plan.max_depth + 1
+    device = logits.device
+    accepted = AcceptedPath(
+        path=torch.empty(num_requests, width, dtype=torch.int32, device=device),
+        num_accepted=torch.empty(num_requests, dtype=torch.int32, device=device),
+        next_tokens=torch.empty(num_requests, dtype=torch.int64, device=device),
+        status=torch.empty(num_requests, dtype=torch.int32, device=device),
+        emitted=torch.empty(num_requests, width, dtype=torch.int64, device=device),
+        logprobs=torch.empty(num_requests, width, device=device) if return_logprobs else None,
+    )
+
+    def per_request(value: float | Tensor | None, dtype: torch.dtype) -> Tensor | None:
+        if value is None or isinstance(value, Tensor):
+            return value
+        return torch.tensor([value], dtype=dtype, device=device).expand(num_requests)
+
+    _library.require()
+    torch.ops.treeattn.accept_path(
+        logits,
+        tokens,
+        plan.parents,
+        plan.node_indptr,
+        plan.context_lens,
+        plan.depths,
+        plan.status,
+        plan.max_depth,
+        _RULES[rule],
+        per_request(temperature, torch.float32),
+        per_request(top_k, torch.int32),
+        per_request(top_p, torch.float32),
+        per_request(min_p, torch.float32),
+        per_request(seeds, torch.int64),
+        allowed,
+        uniforms,
+        accepted.path,
+        accepted.num_accepted,
+        accepted.next_tokens,
+        accepted.status,
+        accepted.emitted,
+        accepted.logprobs,
+    )
+    return accepted
+
+
+def remap_kv(
+    k_caches: Tensor | Sequence[Tensor],
+    v_caches: Tensor | Sequence[Tensor],
+    plan: TreePlan,
+    accepted: AcceptedPath,
+    *,
+    k_scales: Tensor | Sequence[Tensor] | None = None,
+    v_scales: Tensor | Sequence[Tensor] | None = None,
+) -> Tensor:
+    """Move the KV rows of each accepted path to slots context_len .. + num_accepted, in place.
+
+    k_caches, v_caches: one [num_blocks, block_size, num_kv_heads, head_dim] pool per layer, or one
+    stacked [L, ...] tensor. k_scales, v_scales: [num_blocks, block_size, num_kv_heads] likewise.
+    Rows already in place are not touched; a whole aligned block of the path is re-pointed in
+    `plan.block_table` instead of copied.
+
+    Returns moved: [B] int32, rows copied per layer and plane.
+    """
+    moved = torch.empty_like(plan.context_lens)
+    _library.require()
+    torch.ops.treeattn.remap_kv(
+        _as_list(k_caches),
+        _as_list(v_caches),
+        _as_list(k_scales),
+        _as_list(v_scales),
+        plan.node_indptr,
+        plan.context_lens,
+        plan.block_table,
+        plan.slot_mapping,
+        accepted.path,
+        accepted.num_accepted,
+        accepted.status,
+        plan.block_size,
+        moved,
+    )
+    return moved
+
+
+def merge_states(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Combine two attention results over disjoint key sets by their log-sum-exps.
+
+    out_a, out_b: [N, num_heads, head_dim] fp32, bf16 or fp16; lse_a, lse_b: [N, num_heads] fp32.
+    (0, -inf) is the identity, bitwise; merging two of them gives (0, -inf).
+    """
+    out, lse = torch.empty_like(out_a), torch.empty_like(lse_a)
+    _library.require()
+    torch.ops.treeattn.merge_states(out_a, lse_a, out_b, lse_b, out, lse)
+    return out, lse
+
+
+def _scale_tensor(scale: Scale, like: Tensor) -> Tensor | None:
+    if scale is None:
+        return None
+    if isinstance(scale, Tensor):
+        return scale.reshape(1) if scale.dim() == 0 else scale
+    return torch.tensor([scale], dtype=torch.float32, device=like.device)
+
+
+def _as_list(planes: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    """Per-layer tensors; a stacked [L, ...] tensor stays one entry that the op unstacks."""
+    if planes is None:
+        return []
+    return [planes] if isinstance(planes, Tensor) else list(planes)
