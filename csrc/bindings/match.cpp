@@ -9,18 +9,30 @@ namespace {
 
 const char* dtype_name(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Half: return "float16";
-    case ScalarType::Float8_e4m3fn: return "float8_e4m3fn";
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Char: return "int8";
-    case ScalarType::Short: return "int16";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Long: return "int64";
-    case ScalarType::Bool: return "bool";
-    default: return "another dtype";
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Float8_e4m3fn:
+      return "float8_e4m3fn";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Bool:
+      return "bool";
+    default:
+      return "another dtype";
   }
 }
 
@@ -66,8 +78,7 @@ int Match::size(const char* symbol) const {
   return static_cast<int>(value);
 }
 
-void Match::operator()(const Tensor& t, const char* name,
-                       std::initializer_list<const char*> shape,
+void Match::operator()(const Tensor& t, const char* name, std::initializer_list<const char*> shape,
                        std::initializer_list<ScalarType> dtypes) {
   bool known_dtype = false;
   std::string allowed;
@@ -108,10 +119,14 @@ void Match::packed_from(const Tensor& t, const char* name, int dim) const {
 
 DType to_dtype(ScalarType type) {
   switch (type) {
-    case ScalarType::Float: return DType::kFloat32;
-    case ScalarType::BFloat16: return DType::kBFloat16;
-    case ScalarType::Half: return DType::kFloat16;
-    default: return DType::kFloat8E4M3;
+    case ScalarType::Float:
+      return DType::kFloat32;
+    case ScalarType::BFloat16:
+      return DType::kBFloat16;
+    case ScalarType::Half:
+      return DType::kFloat16;
+    default:
+      return DType::kFloat8E4M3;
   }
 }
 

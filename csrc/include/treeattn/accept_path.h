@@ -46,7 +46,7 @@ struct AcceptPathParams {
   int vocab_size;
   int max_depth;
   AcceptRule rule;
-  DType dtype;        // of logits
+  DType dtype;       // of logits
   bool wide_tokens;  // tokens are int64
 };
 

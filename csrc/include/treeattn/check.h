@@ -17,7 +17,7 @@ template <class... Parts>
 }  // namespace treeattn
 
 // The message names the argument, the rule and the value seen.
-#define TREEATTN_CHECK(condition, ...)                  \
-  do {                                                  \
-    if (!(condition)) ::treeattn::fail(__VA_ARGS__);    \
+#define TREEATTN_CHECK(condition, ...)               \
+  do {                                               \
+    if (!(condition)) ::treeattn::fail(__VA_ARGS__); \
   } while (false)

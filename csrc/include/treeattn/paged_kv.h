@@ -34,7 +34,8 @@ inline int64_t kv_offset(const KvPool& pool, int64_t slot, int head) {
                    pool.stride_head);
 }
 
-// A float per (slot, kv head) that travels with an fp8 pool: [num_blocks, block_size, num_kv_heads].
+// A float per (slot, kv head) that travels with an fp8 pool: [num_blocks, block_size,
+// num_kv_heads].
 struct ScalePlane {
   float* data;
   int64_t stride_block;

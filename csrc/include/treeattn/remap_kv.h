@@ -19,7 +19,7 @@ struct RemapPlane {
 
 // Moves the rows of each accepted path to logical slots context_len .. context_len + num_accepted.
 struct RemapKvParams {
-  const RemapPlane* planes;  // [num_planes]
+  const RemapPlane* planes;     // [num_planes]
   const int32_t* node_indptr;   // [num_requests + 1]
   const int32_t* context_lens;  // [num_requests]
   const int64_t* slot_mapping;  // [num_nodes]

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/tree_attention.h"
+
+#include <new>
+
+#include "bindings/ops.h"
+#include "bindings/threads.h"
+
+namespace treeattn::bindings {
+namespace {
+
+// Uninitialised floats that start on a cache line, so that no vector straddles two.
+class AlignedFloats {
+ public:
+  explicit AlignedFloats(int64_t count)
+      : memory_(static_cast<float*>(::operator new(sizeof(float) * count, kCacheLine))) {}
+  ~AlignedFloats() { ::operator delete(memory_, kCacheLine); }
+  AlignedFloats(const AlignedFloats&) = delete;
+  AlignedFloats& operator=(const AlignedFloats&) = delete;
+  float* get() const { return memory_; }
+
+ private:
+  static constexpr std::align_val_t kCacheLine{64};
+  float* memory_;
+};
+
+// What the plan could not know: that the blocks and slots exist in this pool.
+void check_slots(const TreeAttentionParams& p) {
+  const int64_t num_slots = int64_t{p.k_pool.num_blocks} * p.k_pool.block_size;
+  for (int b = 0; b < p.num_requests; ++b) {
+    if (p.status[b] != 0) continue;
+    const int num_blocks = (p.context_lens[b] + p.k_pool.block_size - 1) / p.k_pool.block_size;
+    const int32_t* blocks = p.block_table + b * p.stride_block_table;
+    for (int i = 0; i < num_blocks; ++i) {
+      TREEATTN_CHECK(blocks[i] >= 0 && blocks[i] < p.k_pool.num_blocks,
+                     "tree_attention: block_table[", b, "][", i,
+                     "] must be a block of the pool (0 to ", p.k_pool.num_blocks - 1, "), got ",
+                     blocks[i]);
+    }
+    for (int i = p.node_indptr[b]; i < p.node_indptr[b + 1]; ++i) {
+      TREEATTN_CHECK(p.slot_mapping[i] >= 0 && p.slot_mapping[i] < num_slots,
+                     "tree_attention: slot_mapping[", i, "] must be a slot of the pool (0 to ",
+                     num_slots - 1, "), got ", p.slot_mapping[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr,
+                    Tensor context_lens, Tensor block_table, Tensor depths, Tensor slot_mapping,
+                    Tensor ancestors, Tensor order, Tensor status, int64_t block_size,
+                    double sm_scale, std::optional<int64_t> window, double logits_soft_cap,
+                    OptTensor sinks, OptTensor alibi_slopes, OptTensor k_scale, OptTensor v_scale,
+                    Tensor out, OptTensor lse) {
+  constexpr const char* kOp = "tree_attention";
+  Match match(kOp);
+  match(q, "q", {"num_nodes", "num_qo_heads", "head_dim"}, kFloatTypes);
+  match.packed_from(q, "q", 2);
+  match.bind("block_size", block_size);
+  const KvPool k_pool = kv_pool(match, k_cache, "k_cache", k_scale, "k_scale");
+  const KvPool v_pool = kv_pool(match, v_cache, "v_cache", v_scale, "v_scale");
+  TREEATTN_CHECK(k_pool.dtype == DType::kFloat8E4M3 || k_pool.dtype == to_dtype(q.scalar_type()),
+                 kOp, ": q must have k_cache's dtype unless the pool is float8_e4m3fn");
+  TREEATTN_CHECK(k_pool.dtype == v_pool.dtype, kOp, ": v_cache must have k_cache's dtype");
+  TREEATTN_CHECK(match["num_kv_heads"] > 0 && match["num_qo_heads"] % match["num_kv_heads"] == 0,
+                 kOp, ": q's num_qo_heads must be a multiple of k_cache's num_kv_heads, got ",
+                 match["num_qo_heads"], " and ", match["num_kv_heads"]);
+  TREEATTN_CHECK(!window || *window > 0, kOp, ": window must be positive, got ",
+                 window.value_or(0));
+  TREEATTN_CHECK(logits_soft_cap >= 0, kOp, ": logits_soft_cap must be >= 0, got ",
+                 logits_soft_cap);
+  TREEATTN_CHECK(sm_scale == sm_scale, kOp, ": sm_scale must be a number, got ", sm_scale);
+  match(out, "out", {"num_nodes", "num_qo_heads", "head_dim"}, {q.scalar_type()});
+  match.packed_from(out, "out", 2);
+  match.bind("num_requests", context_lens.size(0));
+  match.bind("num_requests + 1", context_lens.size(0) + 1);
+  match(node_indptr, "plan.node_indptr", {"num_requests + 1"}, {ScalarType::Int});
+  match(context_lens, "plan.context_lens", {"num_requests"}, {ScalarType::Int});
+  match(block_table, "plan.block_table", {"num_requests", "max_blocks"}, {ScalarType::Int});
+  match(depths, "plan.depths", {"num_nodes"}, {ScalarType::Int});
+  match(slot_mapping, "plan.slot_mapping", {"num_nodes"}, {ScalarType::Long});
+  match(ancestors, "plan.ancestors", {"num_nodes", "num_words"}, {ScalarType::Int});
+  match(order, "plan.order", {"num_nodes"}, {ScalarType::Int});
+  match(status, "plan.status", {"num_requests"}, {ScalarType::Int});
+  if (sinks) {
+    match(*sinks, "sinks", {"num_qo_heads"}, {ScalarType::Float});
+    match.packed_from(*sinks, "sinks", 0);
+  }
+  if (alibi_slopes) {
+    match(*alibi_slopes, "alibi_slopes", {"num_qo_heads"}, {ScalarType::Float});
+    match.packed_from(*alibi_slopes, "alibi_slopes", 0);
+  }
+  if (lse) match(*lse, "lse", {"num_nodes", "num_qo_heads"}, {ScalarType::Float});
+
+  const TreeAttentionParams params{
+      .q = q.const_data_ptr(),
+      .out = out.mutable_data_ptr(),
+      .lse = lse ? mutable_data<float>(*lse) : nullptr,
+      .k_pool = k_pool,
+      .v_pool = v_pool,
+      .node_indptr = const_data<int32_t>(node_indptr),
+      .context_lens = const_data<int32_t>(context_lens),
+      .block_table = const_data<int32_t>(block_table),
+      .depths = const_data<int32_t>(depths),
+      .slot_mapping = const_data<int64_t>(slot_mapping),
+      .ancestors = const_data<uint32_t>(ancestors),
+      .order = const_data<int32_t>(order),
+      .status = const_data<int32_t>(status),
+      .sinks = const_data<float>(sinks),
+      .alibi_slopes = const_data<float>(alibi_slopes),
+      .stride_q_node = q.stride(0),
+      .stride_q_head = q.stride(1),
+      .stride_out_node = out.stride(0),
+      .stride_out_head = out.stride(1),
+      .stride_block_table = block_table.stride(0),
+      .num_requests = match.size("num_requests"),
+      .num_nodes = match.size("num_nodes"),
+      .num_words = match.size("num_words"),
+      .num_qo_heads = match.size("num_qo_heads"),
+      .window = static_cast<int>(std::min<int64_t>(window.value_or(0), INT32_MAX)),
+      .sm_scale = static_cast<float>(sm_scale),
+      .logits_soft_cap = static_cast<float>(logits_soft_cap),
+      .dtype = to_dtype(q.scalar_type()),
+  };
+  check_slots(params);
+
+  const std::vector<cpu::AttentionTile> tiles = cpu::attention_tiles(params);
+  const cpu::AttentionScratch scratch = cpu::attention_scratch(params);
+  const cpu::AttendTile attend_tile = cpu::attend_tile_kernel();
+  parallel_items(static_cast<int64_t>(tiles.size()), [&](const auto& next) {
+    const AlignedFloats memory(scratch.size);
+    for (int64_t i = next(); i < static_cast<int64_t>(tiles.size()); i = next()) {
+      attend_tile(params, scratch, tiles[i], memory.get());
+    }
+  });
+  cpu::clear_unowned_rows(params);
+}
+
+}  // namespace treeattn::bindings

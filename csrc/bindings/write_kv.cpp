@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/write_kv.h"
+
+#include "bindings/ops.h"
+#include "bindings/threads.h"
+
+namespace treeattn::bindings {
+
+void write_kv(Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, Tensor slot_mapping,
+              OptTensor k_scale, OptTensor v_scale) {
+  Match match("write_kv");
+  const KvPool k_pool = kv_pool(match, k_cache, "k_cache", k_scale, "k_scale");
+  const KvPool v_pool = kv_pool(match, v_cache, "v_cache", v_scale, "v_scale");
+  TREEATTN_CHECK(k_pool.dtype == v_pool.dtype, "write_kv: v_cache must have k_cache's dtype");
+  match(k, "k", {"num_nodes", "num_kv_heads", "head_dim"}, kFloatTypes);
+  match.packed_from(k, "k", 2);
+  match(v, "v", {"num_nodes", "num_kv_heads", "head_dim"}, {k.scalar_type()});
+  match.packed_from(v, "v", 2);
+  TREEATTN_CHECK(k_pool.dtype == DType::kFloat8E4M3 || k.scalar_type() == k_cache.scalar_type(),
+                 "write_kv: k must have k_cache's dtype unless the pool is float8_e4m3fn");
+  match(slot_mapping, "slot_mapping", {"num_nodes"}, {ScalarType::Long});
+  match.packed_from(slot_mapping, "slot_mapping", 0);
+
+  const WriteKvParams params{
+      .k = k.const_data_ptr(),
+      .v = v.const_data_ptr(),
+      .slot_mapping = const_data<int64_t>(slot_mapping),
+      .k_pool = k_pool,
+      .v_pool = v_pool,
+      .stride_k_node = k.stride(0),
+      .stride_k_head = k.stride(1),
+      .stride_v_node = v.stride(0),
+      .stride_v_head = v.stride(1),
+      .num_nodes = match.size("num_nodes"),
+      .dtype = to_dtype(k.scalar_type()),
+  };
+  const int64_t num_slots = int64_t{k_pool.num_blocks} * k_pool.block_size;
+  for (int i = 0; i < params.num_nodes; ++i) {
+    const int64_t slot = params.slot_mapping[i];
+    TREEATTN_CHECK(slot >= -1 && slot < num_slots, "write_kv: slot_mapping[", i,
+                   "] must be -1 or a slot of the pool (0 to ", num_slots - 1, "), got ", slot);
+  }
+  constexpr int64_t kRowsPerThread = 64;
+  parallel_for(params.num_nodes, kRowsPerThread,
+               [&](int64_t begin, int64_t end) { cpu::write_kv(params, begin, end); });
+}
+
+}  // namespace treeattn::bindings
