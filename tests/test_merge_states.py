@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import treeattn
+from treeattn import reference
+
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+def state(seed: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    out = torch.randn(300, 5, 24, generator=generator).to(dtype)
+    return out, 10 * torch.randn(300, 5, generator=generator)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_merge_states(dtype: torch.dtype, device: str) -> None:
+    a, b = state(0, dtype), state(1, dtype)
+    out, lse = treeattn.merge_states(*a, *b)
+    expected, expected_lse = reference.merge_states(*a, *b)
+    assert (out.double() - expected).abs().max() <= TOLERANCE[dtype]
+    assert (lse.double() - expected_lse).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def test_the_empty_state_is_the_identity_bitwise(dtype: torch.dtype, device: str) -> None:
+    full = state(0, dtype)
+    empty = torch.zeros_like(full[0]), torch.full_like(full[1], -math.inf)
+    for merged in (treeattn.merge_states(*full, *empty), treeattn.merge_states(*empty, *full)):
+        assert torch.equal(merged[0], full[0]) and torch.equal(merged[1], full[1])
+    out, lse = treeattn.merge_states(*empty, *empty)
+    assert (out == 0).all() and (lse == -math.inf).all()
+
+
+BAD_CALLS = [
+    ("out_b must have shape", 2, torch.zeros(300, 5, 8)),
+    ("lse_a must be float32", 1, torch.zeros(300, 5, dtype=torch.float64)),
+    ("out_b must be float32", 2, torch.zeros(300, 5, 24, dtype=torch.float16)),
+    ("out_a must be contiguous", 0, torch.zeros(300, 5, 48)[..., ::2]),
+]
+
+
+@pytest.mark.parametrize(("message", "index", "value"), BAD_CALLS, ids=[c[0] for c in BAD_CALLS])
+def test_errors(message: str, index: int, value: torch.Tensor, device: str) -> None:
+    arguments = [*state(0, torch.float32), *state(1, torch.float32)]
+    arguments[index] = value
+    with pytest.raises(ValueError) as error:
+        treeattn.merge_states(*arguments)
+    assert message in str(error.value)
