@@ -108,6 +108,7 @@ void Match::operator()(const Tensor& t, const char* name, std::initializer_list<
 }
 
 void Match::packed_from(const Tensor& t, const char* name, int dim) const {
+  if (t.numel() == 0) return;
   int64_t expected = 1;
   for (int64_t i = t.dim() - 1; i >= dim; --i) {
     TREEATTN_CHECK(t.size(i) <= 1 || t.stride(i) == expected, op_, ": ", name,

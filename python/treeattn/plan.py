@@ -123,7 +123,11 @@ def plan_tree(
 def _num_words(node_indptr: Tensor, num_nodes: int, max_depth: int | None) -> int:
     """Words per ancestor row; by the largest tree where its size may be read."""
     largest = num_nodes
-    if node_indptr.dim() == 1 and len(node_indptr) > 1 and (max_depth is None or node_indptr.is_cpu):
+    if (
+        node_indptr.dim() == 1
+        and len(node_indptr) > 1
+        and (max_depth is None or node_indptr.is_cpu)
+    ):
         largest = min(num_nodes, max(0, int(node_indptr.diff().max())))
     return (largest + 31) // 32
 
