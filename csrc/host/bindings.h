@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace treeattn::host {
+
+void bind_block_pool(pybind11::module_& m);
+
+}  // namespace treeattn::host
