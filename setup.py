@@ -8,12 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
-import build_options
+import build_options  # noqa: E402
+
+if int(setuptools.__version__.split(".")[0]) < 77:
+    raise SystemExit(
+        f"treeattn: setuptools {setuptools.__version__} is too old for pyproject.toml's licence.\n"
+        "Run: pip install --upgrade setuptools"
+    )
 
 
 class CMakeExtension(Extension):
@@ -29,23 +36,41 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         if importlib.util.find_spec("torch") is None:
             raise SystemExit(
-                "treeattn: torch is not installed in this environment, and building needs its headers.\n"
+                "treeattn: torch is not installed here, and the build needs its headers.\n"
                 "Run: pip install torch==2.13.0 && pip install --no-build-isolation ."
             )
         print(f"treeattn: {build_options.cuda_plan(os.environ)}", file=sys.stderr, flush=True)
-        output = Path(self.get_ext_fullpath("treeattn._C")).resolve().parent
+        jobs = build_options.num_jobs(os.environ)
+        cmake = _tool("cmake")
+        if cmake is None:
+            raise SystemExit("treeattn: the build needs cmake.\nRun: pip install cmake")
         build_dir = Path(self.build_temp).resolve()
-        configure = [
-            "cmake", "-S", str(ROOT), "-B", str(build_dir),
+        _run([cmake, "--fresh", "-S", str(ROOT), "-B", str(build_dir), *self._cache_entries()])
+        _run([cmake, "--build", str(build_dir), "--parallel", str(jobs)])
+
+    def _cache_entries(self) -> list[str]:
+        package = ROOT / "python" / "treeattn"
+        in_place = self.inplace or self.editable_mode
+        output = package if in_place else Path(self.build_lib).resolve() / "treeattn"
+        entries = [
             "-DCMAKE_BUILD_TYPE=Release",
             f"-DTREEATTN_OUTPUT_DIR={output}",
             f"-DPython_EXECUTABLE={sys.executable}",
         ]
-        if shutil.which("ninja"):
-            configure += ["-G", "Ninja"]
-        subprocess.run(configure, check=True)
-        jobs = build_options.num_jobs(os.environ)
-        subprocess.run(["cmake", "--build", str(build_dir), "--parallel", str(jobs)], check=True)
+        ninja = _tool("ninja")
+        generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
+        return entries + (generator or ["-G", "Unix Makefiles"])
+
+
+def _tool(name: str) -> str | None:
+    """`name` on PATH, or beside an interpreter whose environment was not activated."""
+    return shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
+
+
+def _run(command: list[str]) -> None:
+    status = subprocess.run(command).returncode
+    if status:
+        raise SystemExit(f"treeattn: the build stopped ({status}): {' '.join(command)}")
 
 
 setup(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the build reads from the environment: TREEATTN_CUDA, TORCH_CUDA_ARCH_LIST, MAX_JOBS."""
+"""What the build reads from the environment: TREEATTN_CUDA, TORCH_CUDA_ARCH_LIST, MAX_JOBS.
+
+Run as a program it checks them and prints, in one line, what a build here would contain.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ _ARCH = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
 
 def find_nvcc(env: Mapping[str, str]) -> tuple[str | None, list[str]]:
     """The CUDA compiler, and every path that was looked at."""
-    homes = [env[name] for name in ("CUDA_HOME", "CUDA_PATH") if env.get(name)] + ["/usr/local/cuda"]
-    searched = [os.path.join(home, "bin", "nvcc") for home in homes]
+    homes = [env[name] for name in ("CUDA_HOME", "CUDA_PATH") if env.get(name)]
+    searched = [os.path.join(home, "bin", "nvcc") for home in [*homes, "/usr/local/cuda"]]
     for path in searched:
         if os.access(path, os.X_OK):
             return path, searched
@@ -24,13 +27,14 @@ def find_nvcc(env: Mapping[str, str]) -> tuple[str | None, list[str]]:
 
 
 def arch_list(text: str) -> list[str]:
-    """CMake's architecture list from TORCH_CUDA_ARCH_LIST ("8.0;9.0+PTX" or separated by blanks)."""
+    """CMake's architectures for a TORCH_CUDA_ARCH_LIST like "8.0;9.0+PTX" or "8.0 9.0a"."""
     archs = []
     for item in re.split(r"[;,\s]+", text.strip()):
         match = _ARCH.fullmatch(item)
         if match is None:
             raise SystemExit(
-                f"treeattn: TORCH_CUDA_ARCH_LIST must list archs like 8.0;9.0+PTX, got {item!r} in {text!r}"
+                "treeattn: TORCH_CUDA_ARCH_LIST must list archs like 8.0;9.0+PTX, "
+                f"got {item!r} in {text!r}"
             )
         number = match[1] + match[2] + match[3]
         archs.append(f"{number}-real")
@@ -41,7 +45,7 @@ def arch_list(text: str) -> list[str]:
 
 def cuda_plan(env: Mapping[str, str]) -> str:
     """Check the CUDA options and say in one line what will be built."""
-    mode = env.get("TREEATTN_CUDA", "auto")
+    mode = env.get("TREEATTN_CUDA") or "auto"
     if mode not in ("0", "1", "auto"):
         raise SystemExit(f"treeattn: TREEATTN_CUDA must be 0, 1 or auto, got {mode!r}")
     if env.get("TORCH_CUDA_ARCH_LIST"):
@@ -69,3 +73,7 @@ def num_jobs(env: Mapping[str, str]) -> int:
     except (ValueError, OSError):
         return cores
     return max(1, min(cores, int(0.7 * free_gib / GIB_PER_JOB)))
+
+
+if __name__ == "__main__":
+    print(f"treeattn: {cuda_plan(os.environ)}, {num_jobs(os.environ)} jobs")
