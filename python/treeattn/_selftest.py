@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 AVAILABLE = "available"
 NOT_BUILT = "not built"
+Api: TypeAlias = ModuleType | SimpleNamespace  # the ops under their own names, or the reference
 _NUM_QO_HEADS, _NUM_KV_HEADS, _HEAD_DIM, _BLOCK_SIZE, _VOCAB = 4, 2, 32, 2, 16
 _TOLERANCE = 1e-5
 _PLAN_FIELDS = ("depths", "positions", "slot_mapping", "ancestors")
@@ -31,9 +31,10 @@ def check(op: str, device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         return "built, but there is no GPU to try it on"
     try:
-        ops = importlib.import_module("treeattn")
-        reference = importlib.import_module("treeattn.reference")
-        seen = [tensor.cpu() for tensor in _RUN[op](ops, device)]
+        from treeattn import ops, plan, reference
+
+        api = SimpleNamespace(**{**vars(ops), "plan_tree": plan.plan_tree})
+        seen = [tensor.cpu() for tensor in _RUN[op](api, device)]
         wanted = _RUN[op](reference, "cpu")
     except Exception as error:
         return f"failed self-test: {type(error).__name__}: {str(error).splitlines()[0]}"
@@ -50,7 +51,7 @@ def _compare(seen: list[Tensor], wanted: list[Tensor]) -> str:
     return AVAILABLE
 
 
-def _plan(api: ModuleType, device: str) -> Any:
+def _plan(api: Api, device: str) -> Any:
     """Two requests of 4 and 2 nodes after 3 and 1 committed tokens."""
 
     def index(values: list[Any]) -> Tensor:
@@ -75,37 +76,37 @@ def _pools(device: str) -> list[Tensor]:
     return [_random(seed, device, 8, _BLOCK_SIZE, _NUM_KV_HEADS, _HEAD_DIM) for seed in (1, 2)]
 
 
-def _accept(api: ModuleType, device: str, plan: Any) -> Any:
+def _accept(api: Api, device: str, plan: Any) -> Any:
     tokens = torch.tensor([9, 1, 2, 3, 9, 5], dtype=torch.int64, device=device)
     logits = _random(3, "cpu", 6, _VOCAB)
     logits[0, 1] = logits[1, 3] = logits[4, 7] = 9.0  # accepts nodes 1 and 3, then none
     return api.accept_path(logits.to(device), tokens, plan, rule="greedy")
 
 
-def _run_plan_tree(api: ModuleType, device: str) -> list[Tensor]:
+def _run_plan_tree(api: Api, device: str) -> list[Tensor]:
     plan = _plan(api, device)
     return [getattr(plan, field) for field in _PLAN_FIELDS]
 
 
-def _run_write_kv(api: ModuleType, device: str) -> list[Tensor]:
+def _run_write_kv(api: Api, device: str) -> list[Tensor]:
     pools = _pools(device)
     rows = [_random(seed, device, 3, _NUM_KV_HEADS, _HEAD_DIM) for seed in (4, 5)]
     api.write_kv(*rows, *pools, torch.tensor([7, -1, 2], dtype=torch.int64, device=device))
     return pools
 
 
-def _run_tree_attention(api: ModuleType, device: str) -> list[Tensor]:
+def _run_tree_attention(api: Api, device: str) -> list[Tensor]:
     q = _random(6, device, 6, _NUM_QO_HEADS, _HEAD_DIM)
     out, lse = api.tree_attention(q, *_pools(device), _plan(api, device), return_lse=True)
     return [out, lse]
 
 
-def _run_accept_path(api: ModuleType, device: str) -> list[Tensor]:
+def _run_accept_path(api: Api, device: str) -> list[Tensor]:
     accepted = _accept(api, device, _plan(api, device))
     return [getattr(accepted, field) for field in _PATH_FIELDS]
 
 
-def _run_remap_kv(api: ModuleType, device: str) -> list[Tensor]:
+def _run_remap_kv(api: Api, device: str) -> list[Tensor]:
     plan = _plan(api, device)
     k_cache, v_cache = _pools(device)
     api.remap_kv([k_cache], [v_cache], plan, _accept(api, device, plan))
@@ -114,13 +115,13 @@ def _run_remap_kv(api: ModuleType, device: str) -> list[Tensor]:
     return rows + [pool[table[1]].flatten(0, 1)[:2] for pool in (k_cache, v_cache)]
 
 
-def _run_merge_states(api: ModuleType, device: str) -> list[Tensor]:
+def _run_merge_states(api: Api, device: str) -> list[Tensor]:
     outs = [_random(seed, device, 3, _NUM_QO_HEADS, _HEAD_DIM) for seed in (7, 8)]
     lses = [_random(seed, device, 3, _NUM_QO_HEADS) for seed in (9, 10)]
     return list(api.merge_states(outs[0], lses[0], outs[1], lses[1]))
 
 
-_RUN: dict[str, Callable[[ModuleType, str], list[Tensor]]] = {
+_RUN: dict[str, Callable[[Api, str], list[Tensor]]] = {
     "plan_tree": _run_plan_tree,
     "write_kv": _run_write_kv,
     "tree_attention": _run_tree_attention,

@@ -126,7 +126,7 @@ def _ops() -> dict[str, dict[str, str]]:
 def _rules() -> dict[str, str]:
     """Every rule of the contract: lossless, lossy by design, or not in this version."""
     try:
-        available: Iterable[str] = importlib.import_module("treeattn.ops").RULES
+        available: Iterable[str] = importlib.import_module("treeattn.ops")._RULES
     except Exception:
         available = ()
     return {
