@@ -60,7 +60,7 @@ def _reason(name: str, error: Exception, folder: Path, torch_version: str) -> st
     """The loader's complaint in plain words, without raw symbol names."""
     text = str(error)
     files = sorted(path.name for path in folder.glob(f"{name}.*") if path.suffix in (".so", ".pyd"))
-    usable = [f for f in files if f.endswith(tuple(importlib.machinery.EXTENSION_SUFFIXES))]
+    usable = [f for f in files if f.removeprefix(name) in importlib.machinery.EXTENSION_SUFFIXES]
     if not files:
         return f"it was not built: {folder} holds no {name} library"
     if not usable:

