@@ -39,8 +39,9 @@ class CMakeBuild(build_ext):
                 "treeattn: torch is not installed here, and the build needs its headers.\n"
                 "Run: pip install torch==2.13.0 && pip install --no-build-isolation ."
             )
-        print(f"treeattn: {build_options.cuda_plan(os.environ)}", file=sys.stderr, flush=True)
         jobs = build_options.num_jobs(os.environ)
+        plan = build_options.cuda_plan(os.environ)
+        print(f"treeattn: {plan}, {jobs} jobs", file=sys.stderr, flush=True)
         cmake = _tool("cmake")
         if cmake is None:
             raise SystemExit("treeattn: the build needs cmake.\nRun: pip install cmake")

@@ -105,5 +105,5 @@ def require(module: Module = OPS) -> None:
     if not module.loaded:
         raise ImportError(
             f"treeattn.{module.name} could not be loaded: {module.reason}. Mend it with: "
-            f"{module.remedy} (run it in the source folder; `treeattn doctor` tells more)"
+            f"{module.remedy} (`treeattn doctor` tells more)"
         )

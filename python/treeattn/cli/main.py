@@ -13,6 +13,8 @@ from treeattn import _library
 from treeattn.cli import options
 from treeattn.doctor import doctor
 
+NEED_EXTENSION = ("demo", "generate")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `treeattn`; returns the exit status (0 ok, 1 a fault was found, 2 it could not run)."""
@@ -20,7 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.command == "doctor":
             return _doctor(args)
-        # Imported here, because some need torch and a working extension, which the doctor may not.
+        if args.command in NEED_EXTENSION:
+            _library.require(_library.OPS)
+            _library.require(_library.HOST)
+        # Imported here, because torch may be missing, and the doctor has to say so.
         command = importlib.import_module(f"treeattn.cli.{args.command}")
         return int(command.run(args))
     except (ValueError, ImportError, OSError) as error:
