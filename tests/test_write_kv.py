@@ -37,7 +37,7 @@ def test_fp8_rounds_to_nearest_even_and_saturates(
 ) -> None:
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     values = every.view(torch.float16).float().nan_to_num(1.0, 1e5, -1e5).to(dtype)
-    rows = values.reshape(-1, 3, 1)[: 65536 // 3].reshape(-1, 3, 1)
+    rows = values[:65535].reshape(-1, 3, 1)
     num_slots = len(rows)
     actual = torch.zeros(num_slots, 1, 3, 1, dtype=torch.float8_e4m3fn)
     expected = actual.clone()

@@ -23,6 +23,7 @@ using torch::stable::Tensor;
 class Match {
  public:
   explicit Match(const char* op) : op_(op) {}
+  const char* op() const { return op_; }
 
   // `t` has exactly these dimensions; an entry that is a number must be that size.
   void operator()(const Tensor& t, const char* name, std::initializer_list<const char*> shape,

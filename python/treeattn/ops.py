@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from treeattn import _library
-from treeattn.plan import TreePlan
+from treeattn.plan import TreePlan, check_index_dtype
 
 Scale: TypeAlias = float | Tensor | None
 Param: TypeAlias = float | Tensor | None
@@ -51,13 +51,14 @@ def write_kv(
 
     Raises ValueError, before anything is written, for a slot below -1 or past the pool.
     """
+    check_index_dtype("write_kv", "slot_mapping", slot_mapping)
     _library.require()
     torch.ops.treeattn.write_kv(
         k,
         v,
         k_cache,
         v_cache,
-        slot_mapping,
+        slot_mapping.to(torch.int64),
         _scale_tensor(k_scale, k_cache),
         _scale_tensor(v_scale, v_cache),
     )

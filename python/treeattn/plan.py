@@ -76,7 +76,7 @@ def plan_tree(
     context_lens = _as_int32("context_lens", context_lens)
     block_table = _as_int32("block_table", block_table)
     if slot_mapping is not None:
-        _check_index_dtype("slot_mapping", slot_mapping)
+        check_index_dtype("plan_tree", "slot_mapping", slot_mapping)
         slot_mapping = slot_mapping.to(torch.int64)
     num_nodes = parents.numel()
     depths, positions, order = parents.new_empty(3, num_nodes).unbind()
@@ -140,14 +140,14 @@ def _check_heads(num_qo_heads: int, num_kv_heads: int) -> None:
         )
 
 
-def _check_index_dtype(name: str, index: Tensor) -> None:
+def check_index_dtype(op: str, name: str, index: Tensor) -> None:
     if index.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"plan_tree: {name} must be int32 or int64, got {index.dtype}")
+        raise ValueError(f"{op}: {name} must be int32 or int64, got {index.dtype}")
 
 
 def _as_int32(name: str, index: Tensor) -> Tensor:
     """`index` itself when it is int32 and contiguous; int64 saturates, so no value turns valid."""
-    _check_index_dtype(name, index)
+    check_index_dtype("plan_tree", name, index)
     if index.dtype == torch.int64:
         index = index.clamp(_INT32_MIN, _INT32_MAX).to(torch.int32)
     return index.contiguous()
