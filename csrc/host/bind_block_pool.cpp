@@ -37,14 +37,6 @@ constexpr const char* kCommitDoc =
 }  // namespace
 
 void bind_block_pool(py::module_& m) {
-  auto out_of_blocks = py::register_exception<OutOfBlocks>(m, "OutOfBlocks", PyExc_RuntimeError);
-  out_of_blocks.attr("__module__") = "treeattn.kv_cache";
-  // Also a ValueError, which is what a second free is.
-  auto unknown_sequence = py::register_exception<UnknownSequence>(
-      m, "UnknownSequence",
-      py::make_tuple(py::handle(PyExc_KeyError), py::handle(PyExc_ValueError)));
-  unknown_sequence.attr("__module__") = "treeattn.kv_cache";
-
   using Tokens = std::vector<std::int64_t>;
   py::class_<BlockPool>(m, "BlockPool", kPoolDoc)
       .def(py::init<std::int64_t, std::int64_t, bool>(), py::arg("num_blocks"),

@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 
+#include "host/errors.h"
 #include "treeattn/check.h"
 
 namespace treeattn::host {

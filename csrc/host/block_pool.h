@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <list>
 #include <optional>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,13 +11,6 @@
 #include "host/prefix_index.h"
 
 namespace treeattn::host {
-
-struct OutOfBlocks : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-struct UnknownSequence : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // Owns which KV blocks belong to which sequence: reference counts, copy-on-write of a shared tail
 // block, and a prefix cache of full blocks of committed tokens. It holds block ids, never KV.

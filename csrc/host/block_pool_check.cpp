@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // BlockPool::check: every count and list, recomputed from the sequences.
 #include <sstream>
+#include <stdexcept>
 
 #include "host/block_pool.h"
 

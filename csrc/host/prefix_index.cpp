@@ -11,10 +11,13 @@ PrefixIndex::PrefixIndex() : nodes_(1) { nodes_[kRoot].refs = 1; }
 
 std::size_t PrefixIndex::Hash::operator()(const KeyView& key) const {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
-  std::uint64_t hash = static_cast<std::uint64_t>(key.parent);
+  const auto mix = [](std::uint64_t hash) {
+    hash *= kMultiplier;
+    return hash ^ (hash >> 32);
+  };
+  std::uint64_t hash = mix(static_cast<std::uint64_t>(key.parent) + 1);
   for (const std::int64_t token : key.tokens) {
-    hash = (hash ^ static_cast<std::uint64_t>(token)) * kMultiplier;
-    hash ^= hash >> 32;
+    hash = mix(hash ^ static_cast<std::uint64_t>(token));
   }
   return hash;
 }
