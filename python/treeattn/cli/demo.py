@@ -22,6 +22,7 @@ from treeattn.cli.recorder import Recorder, best_picture
 if TYPE_CHECKING:
     from treeattn.decoder import Decoder
 
+WARM_UP_TOKENS = 8
 PHASES = ("prefill", "draft", "verify", "accept", "remap")
 
 
@@ -40,32 +41,33 @@ class Run:
         return self.wall - self.seconds["prefill"]
 
 
-Variant = Callable[[], Run]
+Prompts = Sequence[Sequence[int]]
+Variant = Callable[[Prompts, int], Run]  # token ids of the prompts, tokens to generate for each
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 when fp32 output differs from plain decoding: that is a defect."""
     prompts = json.loads((files("treeattn.cli") / "demo_prompts.json").read_text("utf-8"))
     if args.quick:
-        prompts, args.max_new_tokens, args.repeats = prompts[:2], 48, 1
+        prompts, args.max_new_tokens, args.repeats = prompts[:2], 32, 1
     decoder = load_decoder(args)
     if decoder.tokenizer is None:
         raise ValueError("the demo needs a checkpoint with a tokenizer")
     ids = [decoder.tokenizer.encode_prompt(entry["prompt"]) for entry in prompts]
-    variants = _variants(args, decoder, ids)
+    variants = _variants(args, decoder)
 
     names = [entry["name"] for entry in prompts]
-    with progress(1 + len(variants) * (1 + args.repeats)) as advance:
+    with progress(2 + len(variants) * args.repeats) as advance:
         advance("looking for a tree worth drawing")
         picture = _picture(args, decoder, names, ids)
-        for name, variant in variants.items():
-            advance(f"{name}, warming up")
-            variant()
+        advance("warming up")
+        for variant in variants.values():
+            variant(ids[:1], WARM_UP_TOKENS)
         runs: dict[str, list[Run]] = {name: [] for name in variants}
         for _ in range(args.repeats):
             for name, variant in variants.items():
-                advance(name)
-                runs[name].append(variant())
+                advance(f"decoding: {name}")
+                runs[name].append(variant(ids, args.max_new_tokens))
     if picture is not None:
         draw.print_tree(picture)
         print()
@@ -88,19 +90,17 @@ def run(args: argparse.Namespace) -> int:
     return 0 if args.dtype != "float32" or all(n["identical_to_plain"] for n in ours) else 1
 
 
-def _variants(
-    args: argparse.Namespace, decoder: Decoder, prompts: Sequence[Sequence[int]]
-) -> dict[str, Variant]:
+def _variants(args: argparse.Namespace, decoder: Decoder) -> dict[str, Variant]:
     """What is compared, in the order of the table."""
 
     def ours(**options: Any) -> Variant:
-        return lambda: _decode(decoder, prompts, args.max_new_tokens, options)
+        return lambda prompts, budget: _decode(decoder, prompts, budget, options)
 
     variants: dict[str, Variant] = {}
     path = model_path(args.model)
     if PlainTorch.supports(path):
         baseline = PlainTorch(path, DTYPES[args.dtype])
-        variants["torch"] = lambda: _decode_baseline(baseline, prompts, args.max_new_tokens)
+        variants["torch"] = lambda prompts, budget: _decode_baseline(baseline, prompts, budget)
     variants["plain"] = ours(drafter="none", num_nodes=1)
     variants["chain"] = ours(drafter="suffix", shape="chain", num_nodes=args.nodes)
     variants["tree"] = ours(drafter="suffix", shape="tree", num_nodes=args.nodes)
@@ -108,10 +108,7 @@ def _variants(
 
 
 def _decode(
-    decoder: Decoder,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    options: Mapping[str, Any],
+    decoder: Decoder, prompts: Prompts, max_new_tokens: int, options: Mapping[str, Any]
 ) -> Run:
     run = Run()
     for prompt in prompts:
@@ -125,9 +122,7 @@ def _decode(
     return run
 
 
-def _decode_baseline(
-    baseline: PlainTorch, prompts: Sequence[Sequence[int]], max_new_tokens: int
-) -> Run:
+def _decode_baseline(baseline: PlainTorch, prompts: Prompts, max_new_tokens: int) -> Run:
     run = Run()
     for prompt in prompts:
         tokens, prefill, decode = baseline.generate(prompt, max_new_tokens)
@@ -140,10 +135,7 @@ def _decode_baseline(
 
 
 def _picture(
-    args: argparse.Namespace,
-    decoder: Decoder,
-    names: Sequence[str],
-    prompts: Sequence[Sequence[int]],
+    args: argparse.Namespace, decoder: Decoder, names: Sequence[str], prompts: Prompts
 ) -> draw.Picture | None:
     """The most telling step of tree decoding over the prompts."""
     from treeattn.decoder.drafters import SuffixDraft
@@ -165,7 +157,7 @@ def _weight(picture: draw.Picture) -> int:
     return len(picture.accepted) * min(4, len(picture.parents) - len(set(picture.parents)) + 1)
 
 
-def _numbers(runs: Sequence[Run], plain: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _numbers(runs: Sequence[Run], plain: Prompts) -> dict[str, Any]:
     """Medians over the repeats; counts are the same in each."""
     first = runs[0]
     count = sum(map(len, first.outputs))
