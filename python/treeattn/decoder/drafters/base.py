@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the decoder asks of a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from treeattn import DraftTree
+from treeattn.decoder.request import Request
+
+SHAPES = ("tree", "chain")
+
+
+class Drafter(Protocol):
+    """A source of draft trees; any object with these methods will do."""
+
+    def propose(
+        self, requests: Sequence[Request], num_nodes: int, shape: str
+    ) -> list[DraftTree | None]:
+        """One tree per request, or None where no draft is worth its rows.
+
+        The root is `request.tokens[-1]`. num_nodes: budget per request, the root counted.
+        shape: "tree" or "chain". May be called twice in a row with nothing observed in between.
+        """
+        ...
+
+    def observe(self, request: Request, tokens: Sequence[int]) -> None:
+        """`tokens` are final: the whole sequence when a request joins, then each step's tokens."""
+        ...
+
+    def release(self, request: Request) -> None:
+        """The request has left: finished, or set back to join again later."""
+        ...
+
+
+class NoDraft:
+    """Plain decoding."""
+
+    def propose(
+        self, requests: Sequence[Request], num_nodes: int, shape: str
+    ) -> list[DraftTree | None]:
+        return [None] * len(requests)
+
+    def observe(self, request: Request, tokens: Sequence[int]) -> None:
+        pass
+
+    def release(self, request: Request) -> None:
+        pass

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suffix trie: all continuations of what the sequence ends with, as one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from treeattn import DraftTree
+from treeattn._host import SuffixTrie
+from treeattn.decoder.request import Request
+
+
+class SuffixDraft:
+    """The likeliest continuations by how often they followed the longest matching suffix.
+
+    min_match: shortest suffix, in tokens, worth a draft. min_prob: least path probability worth a
+    node; a row of a verify step costs time whether it is accepted or not.
+    """
+
+    def __init__(self, min_match: int = 2, min_prob: float = 0.1) -> None:
+        self._trie = SuffixTrie()
+        self._min_match = min_match
+        self._min_prob = min_prob
+
+    def propose(
+        self, requests: Sequence[Request], num_nodes: int, shape: str
+    ) -> list[DraftTree | None]:
+        trees = [self._tree(request, num_nodes) for request in requests]
+        if shape == "chain":
+            return [None if tree is None else _likeliest_chain(tree) for tree in trees]
+        return trees
+
+    def observe(self, request: Request, tokens: Sequence[int]) -> None:
+        self._trie.extend(request.seq, list(tokens))
+
+    def release(self, request: Request) -> None:
+        self._trie.forget(request.seq)
+
+    def _tree(self, request: Request, num_nodes: int) -> DraftTree | None:
+        tokens, parents, log_probs = self._trie.propose(
+            request.seq, num_nodes, min_match=self._min_match, min_prob=self._min_prob
+        )
+        return DraftTree(tokens, parents, scores=log_probs) if len(tokens) > 1 else None
+
+
+def _likeliest_chain(tree: DraftTree) -> DraftTree:
+    """The path of the likeliest child at every node."""
+    assert tree.scores is not None
+    node, path = 0, [0]
+    while children := tree.children(node):
+        node = max(children, key=tree.scores.__getitem__)
+        path.append(node)
+    return DraftTree.chain(tree.tokens[path])
