@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference decoder: real checkpoints, paged KV, speculative decoding through the ops."""
+
+from treeattn.decoder.config import ModelConfig
+from treeattn.decoder.decoder import Decoder
+from treeattn.decoder.drafters import Drafter, DraftModel, LayerSkip, PromptLookup, SuffixDraft
+from treeattn.decoder.request import Generation, Request, Stats
+from treeattn.decoder.tokenizer import TextStream, Tokenizer
+
+__all__ = [
+    "Decoder",
+    "DraftModel",
+    "Drafter",
+    "Generation",
+    "LayerSkip",
+    "ModelConfig",
+    "PromptLookup",
+    "Request",
+    "Stats",
+    "SuffixDraft",
+    "TextStream",
+    "Tokenizer",
+]

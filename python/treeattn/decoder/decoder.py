@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference decoder: load a checkpoint, generate, stream."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from treeattn.decoder.cache import PagedCache, allocate_cache
+from treeattn.decoder.checkpoint import load_checkpoint
+from treeattn.decoder.config import ModelConfig
+from treeattn.decoder.drafters import (
+    Drafter,
+    DraftModel,
+    LayerSkip,
+    NoDraft,
+    PromptLookup,
+    SuffixDraft,
+)
+from treeattn.decoder.engine import Engine
+from treeattn.decoder.model import Model, build_model
+from treeattn.decoder.options import Options
+from treeattn.decoder.request import Generation, Request, Stats
+from treeattn.decoder.sampling import Sampling
+from treeattn.decoder.tokenizer import TextStream, Tokenizer, check_same_vocabulary
+
+Prompt: TypeAlias = str | Sequence[int]
+
+
+class Decoder:
+    """Decodes with a model, its tokenizer and paged KV.
+
+    stats: what the last finished `generate` or `stream` did, all prompts together.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None,
+        *,
+        block_size: int = 16,
+        num_blocks: int | None = None,
+    ) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be >= 1, got {block_size}")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.stats = Stats()
+        self._block_size = block_size
+        self._cache = None if num_blocks is None else self._allocate(num_blocks)
+        self._next_seq = itertools.count()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        block_size: int = 16,
+        num_blocks: int | None = None,
+    ) -> Decoder:
+        """Load a GGUF file, or a folder with config.json and safetensors.
+
+        num_blocks: size of the KV cache, shared by all calls; by default each call takes what its
+        prompts need. Raises ValueError naming what of the checkpoint is not supported.
+        """
+        checkpoint = load_checkpoint(path, dtype)
+        model = build_model(checkpoint, torch.device(device))
+        return cls(model, checkpoint.tokenizer, block_size=block_size, num_blocks=num_blocks)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int,
+        drafter: str | Drafter = "suffix",
+        num_nodes: int = 16,
+        shape: str = "tree",
+        rule: str = "greedy",
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seeds: int | Sequence[int] | None = None,
+        eos_ids: Iterable[int] | None = None,
+        ignore_eos: bool = False,
+        stop: str | Sequence[str] = (),
+        repetition_penalty: float = 1.0,
+        logprobs: bool = False,
+        policy: None = None,
+    ) -> list[Generation]:
+        """Continue every prompt; one result each, in order.
+
+        prompts: token ids, taken as they are, or text, put through the chat template.
+        drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`. num_nodes: budget of a
+        draft, the root counted; a larger draft is cut. shape: "tree" or "chain".
+        rule, temperature, top_k, top_p, min_p: as in `accept_path`. seeds: one for all or one per
+        prompt; drawn by torch's generator when None. eos_ids: default, the checkpoint's.
+        stop: strings that end a text. logprobs: report each token's under the raw target law.
+
+        Raises ValueError naming the argument, before anything is decoded.
+        """
+        options = Options(
+            max_new_tokens=max_new_tokens,
+            drafter=drafter,
+            num_nodes=num_nodes,
+            shape=shape,
+            sampling=Sampling(rule, temperature, top_k, top_p, min_p, repetition_penalty),
+            seeds=seeds,
+            eos_ids=eos_ids,
+            ignore_eos=ignore_eos,
+            stop=stop,
+            logprobs=logprobs,
+            policy=policy,
+        )
+        engine, requests = self._start(prompts, options)
+        try:
+            while engine.busy:
+                engine.step()
+        finally:
+            engine.close()
+        self._set_stats(requests)
+        return [_result(request, logprobs) for request in requests]
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int,
+        drafter: str | Drafter = "suffix",
+        num_nodes: int = 16,
+        shape: str = "tree",
+        rule: str = "greedy",
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int | None = None,
+        eos_ids: Iterable[int] | None = None,
+        ignore_eos: bool = False,
+        stop: str | Sequence[str] = (),
+        repetition_penalty: float = 1.0,
+        policy: None = None,
+    ) -> Iterator[int]:
+        """Continue one prompt, yielding token ids as they are final; arguments as in `generate`.
+
+        `treeattn.decoder.TextStream` turns the ids into text.
+        """
+        options = Options(
+            max_new_tokens=max_new_tokens,
+            drafter=drafter,
+            num_nodes=num_nodes,
+            shape=shape,
+            sampling=Sampling(rule, temperature, top_k, top_p, min_p, repetition_penalty),
+            seeds=seed,
+            eos_ids=eos_ids,
+            ignore_eos=ignore_eos,
+            stop=stop,
+            logprobs=False,
+            policy=policy,
+        )
+        engine, (request,) = self._start([prompt], options)
+        return self._run_stream(engine, request)
+
+    def as_drafter_for(self, target: Decoder, *, num_blocks: int | None = None) -> DraftModel:
+        """This model as a drafter for `target`, with KV of its own.
+
+        num_blocks: size of that KV; by default room for one sequence of full length. Raises
+        ValueError naming both sizes and the first differing id when the vocabularies differ.
+        """
+        for name, decoder in (("draft", self), ("target", target)):
+            if decoder.tokenizer is None:
+                raise ValueError(f"the {name} model has no tokenizer to compare vocabularies by")
+        assert self.tokenizer is not None and target.tokenizer is not None
+        check_same_vocabulary(
+            self.tokenizer.vocabulary,
+            self.config.vocab_size,
+            target.tokenizer.vocabulary,
+            target.config.vocab_size,
+        )
+        if num_blocks is None:
+            num_blocks = -(-self.config.max_position // self._block_size)
+        return DraftModel(self.model, self._allocate(num_blocks), target.config.vocab_size)
+
+    def _start(self, prompts: Sequence[Prompt], options: Options) -> tuple[Engine, list[Request]]:
+        """Everything that can be wrong with the arguments is found here."""
+        if isinstance(prompts, str):
+            raise ValueError("prompts must be a list of prompts, got a single string")
+        if options.stop_strings and self.tokenizer is None:
+            raise ValueError("stop needs a checkpoint with a tokenizer")
+        seeds = options.seeds_for(len(prompts))
+        requests = [
+            self._request(index, prompt, seed, options)
+            for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        cache = self._cache or self._allocate(self._blocks_needed(requests, options.num_nodes))
+        engine = Engine(
+            self.model,
+            cache,
+            self._drafter(options.drafter, cache),
+            options.sampling,
+            options.num_nodes,
+            options.shape,
+            options.logprobs,
+        )
+        for request in requests:
+            engine.add(request)
+        return engine, requests
+
+    def _run_stream(self, engine: Engine, request: Request) -> Iterator[int]:
+        num_yielded = request.num_prompt
+        try:
+            while engine.busy:
+                engine.step()
+                yield from request.tokens[num_yielded:]
+                num_yielded = len(request.tokens)
+        finally:
+            engine.close()
+        self._set_stats([request])
+
+    def _request(self, index: int, prompt: Prompt, seed: int, options: Options) -> Request:
+        tokens = self._encode(index, prompt)
+        return Request(
+            seq=next(self._next_seq),
+            tokens=tokens,
+            limit=min(len(tokens) + options.max_new_tokens, self.config.max_position),
+            seed=seed,
+            eos_ids=options.end_ids(self.config.eos_ids),
+            stop=options.stop_strings,
+            text_stream=None if self.tokenizer is None else TextStream(self.tokenizer),
+        )
+
+    def _encode(self, index: int, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError(f"prompts[{index}] is text, but the checkpoint has no tokenizer")
+            tokens = self.tokenizer.encode_prompt(prompt)
+        else:
+            tokens = [int(token) for token in prompt]
+        if not 1 <= len(tokens) <= self.config.max_position:
+            raise ValueError(
+                f"prompts[{index}] must have 1 to {self.config.max_position} tokens, "
+                f"got {len(tokens)}"
+            )
+        outside = [token for token in tokens if not 0 <= token < self.config.vocab_size]
+        if outside:
+            raise ValueError(
+                f"prompts[{index}] must hold ids in [0, {self.config.vocab_size}), got {outside[0]}"
+            )
+        return tokens
+
+    def _drafter(self, drafter: str | Drafter, cache: PagedCache) -> Drafter:
+        if not isinstance(drafter, str):
+            return drafter
+        if drafter == "lookup":
+            return PromptLookup()
+        if drafter == "suffix":
+            return SuffixDraft()
+        if drafter == "layer_skip":
+            return LayerSkip(self.model, cache)
+        return NoDraft()
+
+    def _blocks_needed(self, requests: Sequence[Request], num_nodes: int) -> int:
+        """Blocks with which no request ever waits."""
+        slots = (request.limit + num_nodes for request in requests)
+        return max(1, sum(-(-count // self._block_size) for count in slots))
+
+    def _allocate(self, num_blocks: int) -> PagedCache:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
+        return allocate_cache(
+            self.config,
+            num_blocks=num_blocks,
+            block_size=self._block_size,
+            dtype=self.model.embedding.dtype,
+            device=self.model.embedding.device,
+        )
+
+    def _set_stats(self, requests: Sequence[Request]) -> None:
+        self.stats = Stats()
+        for request in requests:
+            self.stats.add(request.stats)
+
+
+def _result(request: Request, logprobs: bool) -> Generation:
+    assert request.finish_reason is not None
+    return Generation(
+        tokens=request.output,
+        text=request.text,
+        finish_reason=request.finish_reason,
+        logprobs=request.logprobs if logprobs else None,
+        stats=request.stats,
+    )

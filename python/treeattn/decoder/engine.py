@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Continuous batching: requests join, are prefilled in chunks, decode together and leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from treeattn import OutOfBlocks
+from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters import Drafter
+from treeattn.decoder.forward import PREFILL_CHUNK, prefill
+from treeattn.decoder.model import Model
+from treeattn.decoder.output import finish_text
+from treeattn.decoder.request import Request
+from treeattn.decoder.sampling import Sampling
+from treeattn.decoder.step import verify_step
+
+MAX_ROWS = 256  # nodes of one verify step, over all requests
+PREFILL_BUDGET = 2 * PREFILL_CHUNK  # prompt tokens read between two verify steps
+
+
+@dataclass(eq=False)
+class Engine:
+    """Decodes requests together on one cache.
+
+    When blocks run out the youngest request is set back: it gives up its blocks and is prefilled
+    again, prompt and output, when there is room. Its tokens stay the same.
+    """
+
+    model: Model
+    cache: PagedCache
+    drafter: Drafter
+    sampling: Sampling
+    num_nodes: int
+    shape: str
+    logprobs: bool = False
+    waiting: deque[Request] = field(default_factory=deque)
+    prefilling: Request | None = None
+    running: list[Request] = field(default_factory=list)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises ValueError when the cache could never hold it."""
+        if request.room <= 0:
+            request.finish_reason = "length"
+            return
+        needed = self.cache.num_blocks_for(request.limit)
+        if needed > self.cache.num_blocks:
+            raise ValueError(
+                f"num_blocks must be at least {needed} for a request of up to {request.limit} "
+                f"tokens with block_size {self.cache.block_size}, got {self.cache.num_blocks}"
+            )
+        self.waiting.append(request)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running or self.waiting or self.prefilling)
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Read some prompt tokens, then decode one step of every running request."""
+        budget = PREFILL_BUDGET
+        while budget > 0 and self._admit():
+            budget -= self._prefill_chunk()
+        if self.running:
+            self._verify()
+        for request in [r for r in self.running if r.finish_reason is not None]:
+            finish_text(request)
+            self._leave(request)
+
+    def close(self) -> None:
+        """Give back what unfinished requests hold."""
+        for request in [*self.running]:
+            self._leave(request)
+        if self.prefilling is not None:
+            self.cache.pool.free(self.prefilling.seq)
+            self.prefilling = None
+        self.waiting.clear()
+
+    def _admit(self) -> bool:
+        """Whether a request is being prefilled; takes the next one that finds room if none is."""
+        if self.prefilling is not None:
+            return True
+        max_running = max(1, MAX_ROWS // self.num_nodes)
+        if not self.waiting or len(self.running) >= max_running:
+            return False
+        request = self.waiting[0]
+        # Leave the running requests the blocks that their next steps take.
+        headroom = sum(self._step_blocks(r) for r in [*self.running, request])
+        needed = self.cache.num_blocks_for(len(request.tokens)) + headroom
+        if self.running and needed > self.cache.pool.num_free:
+            return False
+        self.cache.pool.create(request.seq, request.tokens[:-1])
+        self.prefilling = self.waiting.popleft()
+        self.prefilling.num_prefilled = 0
+        return True
+
+    def _step_blocks(self, request: Request) -> int:
+        return self.cache.num_blocks_for(min(self.num_nodes, request.room)) + 1
+
+    def _prefill_chunk(self) -> int:
+        """Read one chunk of the prompt; the request starts to run after the last one."""
+        request = self.prefilling
+        assert request is not None
+        start, prompt = perf_counter(), request.tokens[:-1]
+        before = request.num_prefilled
+        if before < len(prompt):
+            request.num_prefilled = prefill(self.model, self.cache, request.seq, prompt, before)
+        if request.num_prefilled == len(prompt):
+            self.drafter.observe(request, request.tokens)
+            self.running.append(request)
+            self.prefilling = None
+        request.stats.seconds["prefill"] += perf_counter() - start
+        return max(1, request.num_prefilled - before)
+
+    def _verify(self) -> None:
+        """One verify step; whoever is youngest makes room when it finds none."""
+        num_nodes = self.num_nodes
+        while True:
+            try:
+                verify_step(
+                    self.model,
+                    self.cache,
+                    self.drafter,
+                    self.running,
+                    self.sampling,
+                    num_nodes=num_nodes,
+                    shape=self.shape,
+                    logprobs=self.logprobs,
+                )
+                return
+            except OutOfBlocks:
+                if self.prefilling is not None or len(self.running) > 1:
+                    self._set_back_youngest()
+                elif num_nodes > 1:
+                    num_nodes = 1  # the last one decodes without drafts
+                else:
+                    raise
+
+    def _set_back_youngest(self) -> None:
+        if self.prefilling is not None:
+            youngest, self.prefilling = self.prefilling, None
+            self.cache.pool.free(youngest.seq)
+        else:
+            youngest = self.running[-1]
+            self._leave(youngest)
+        self.waiting.appendleft(youngest)
+
+    def _leave(self, request: Request) -> None:
+        self.running.remove(request)
+        self.drafter.release(request)
+        self.cache.pool.free(request.seq)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller may ask of `generate` and `stream`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from treeattn.decoder.drafters import Drafter
+from treeattn.decoder.drafters.base import SHAPES
+from treeattn.decoder.sampling import Sampling
+
+DRAFTERS = ("none", "lookup", "suffix", "layer_skip")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments of `Decoder.generate`."""
+
+    max_new_tokens: int
+    drafter: str | Drafter
+    num_nodes: int
+    shape: str
+    sampling: Sampling
+    seeds: int | Sequence[int] | None
+    eos_ids: Iterable[int] | None
+    ignore_eos: bool
+    stop: str | Sequence[str]
+    logprobs: bool
+    policy: None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens must be >= 0, got {self.max_new_tokens}")
+        if isinstance(self.drafter, str) and self.drafter not in DRAFTERS:
+            raise ValueError(
+                f"drafter must be one of {', '.join(DRAFTERS)}, or a Drafter; got {self.drafter!r}"
+            )
+        if self.num_nodes < 1:
+            raise ValueError(f"num_nodes counts the root, so it must be >= 1, got {self.num_nodes}")
+        if self.shape not in SHAPES:
+            raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
+        if "" in self.stop_strings:
+            raise ValueError("stop must hold non-empty strings, got ''")
+        if self.policy is not None:
+            raise ValueError(f"policy must be None, got {self.policy!r}")
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def end_ids(self, default: Iterable[int]) -> frozenset[int]:
+        """The ids that end a sequence; `default` are the checkpoint's."""
+        if self.ignore_eos:
+            return frozenset()
+        return frozenset(default if self.eos_ids is None else self.eos_ids)
+
+    def seeds_for(self, num_prompts: int) -> list[int]:
+        """One seed per prompt; drawn by torch's generator when none are given."""
+        if self.seeds is None:
+            drawn: list[int] = torch.randint(2**63 - 1, (num_prompts,)).tolist()
+            return drawn
+        if isinstance(self.seeds, int):
+            return [self.seeds] * num_prompts
+        if len(self.seeds) != num_prompts:
+            raise ValueError(
+                f"seeds must have one entry per prompt, {num_prompts}, got {len(self.seeds)}"
+            )
+        return [int(seed) for seed in self.seeds]

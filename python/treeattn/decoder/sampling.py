@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tokens are drawn from the target's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from treeattn import AcceptedPath, TreeBatch, TreePlan, accept_path
+from treeattn.decoder.request import Request
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The acceptance rule and its parameters, as in `treeattn.accept_path`."""
+
+    rule: str = "greedy"
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be > 0, got {self.repetition_penalty}")
+
+    def accept(
+        self, logits: Tensor, batch: TreeBatch, plan: TreePlan, requests: Sequence[Request]
+    ) -> AcceptedPath:
+        """Walk each request's tree; logits: [N, V]."""
+        if self.repetition_penalty != 1.0:
+            logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
+        return accept_path(
+            logits,
+            batch.tokens,
+            plan,
+            rule=self.rule,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seeds=torch.tensor([r.seed for r in requests], device=logits.device),
+        )
+
+
+def penalise_repetition(
+    logits: Tensor, batch: TreeBatch, requests: Sequence[Request], penalty: float
+) -> Tensor:
+    """Divide positive, multiply negative logits of tokens already seen by `penalty`.
+
+    Node i's row has seen the request's tokens and those on its own path, so that a tree gives each
+    node the logits plain decoding would. Returns a copy; logits: [N, V].
+    """
+    logits = logits.clone()
+    first_row = 0
+    for request, tree in zip(requests, batch.trees, strict=True):
+        assert tree is not None
+        rows = logits[first_row : first_row + len(tree)]
+        seen = set(request.tokens)
+        _penalise(rows, seen, penalty)
+        for node in range(1, len(tree)):
+            path_tokens = set(tree.tokens[tree.path(node)].tolist())
+            _penalise(rows[node : node + 1], path_tokens - seen, penalty)
+        first_row += len(tree)
+    return logits
+
+
+def path_logprobs(logits: Tensor, accepted: AcceptedPath, batch: TreeBatch) -> Tensor:
+    """Log probability of each emitted token under the raw target law, [B, D + 1] fp32.
+
+    logits: [N, V]. Entries past the emitted tokens hold anything.
+    """
+    rows = batch.node_indptr[:-1, None] + accepted.path.clamp(min=0)  # [B, D + 1]
+    law = logits[rows].float().log_softmax(-1)
+    return law.gather(-1, accepted.emitted.clamp(min=0)[..., None])[..., 0]
+
+
+def _penalise(rows: Tensor, tokens: set[int], penalty: float) -> None:
+    """Penalise `tokens` in `rows` [n, V], in place; ids outside the vocabulary are padding."""
+    ids = [token for token in tokens if 0 <= token < rows.shape[1]]
+    values = rows[:, ids]
+    rows[:, ids] = torch.where(values > 0, values / penalty, values * penalty)

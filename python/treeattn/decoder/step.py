@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One verify step: draft, verify, accept, remap, commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from treeattn import AcceptedPath, DraftTree, TreePlan, pack, remap_kv
+from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters import Drafter
+from treeattn.decoder.model import Model
+from treeattn.decoder.output import append_tokens
+from treeattn.decoder.request import Request, Stats
+from treeattn.decoder.sampling import Sampling, path_logprobs
+
+STATUS_TEXT = {1: "non-finite logits", 2: "no token left to draw", 4: "an invalid tree"}
+
+
+def verify_step(
+    model: Model,
+    cache: PagedCache,
+    drafter: Drafter,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    *,
+    num_nodes: int,
+    shape: str,
+    logprobs: bool,
+) -> None:
+    """Decode at least one token of every request, or end it.
+
+    Raises OutOfBlocks, with nothing committed, when the trees find no room.
+    """
+    clock = _Clock()
+    proposed = drafter.propose(requests, num_nodes, shape)
+    trees = [
+        _fit(tree, request, num_nodes) for tree, request in zip(proposed, requests, strict=True)
+    ]
+    batch = pack(trees, device=cache.k.device)
+    clock.lap("draft")
+
+    seqs = [request.seq for request in requests]
+    for seq, tree in zip(seqs, trees, strict=True):
+        cache.reserve(seq, len(tree))
+    plan = cache.plan(batch, seqs, [cache.pool.context_len(seq) for seq in seqs])
+    logits, _ = model.forward(batch.tokens, plan, cache.k, cache.v)
+    clock.lap("verify")
+
+    accepted = sampling.accept(logits, batch, plan, requests)
+    law = path_logprobs(logits, accepted, batch).tolist() if logprobs else None
+    clock.lap("accept")
+
+    remap_kv(cache.k, cache.v, plan, accepted)
+    for b, (emitted, status, table) in enumerate(_read_back(accepted, plan)):
+        request = requests[b]
+        if status != 0:
+            raise RuntimeError(f"request {b}: {STATUS_TEXT[status]} at token {len(request.tokens)}")
+        root = request.tokens[-1]
+        kept = append_tokens(request, emitted)
+        num_owned = len(cache.pool.block_table(request.seq))
+        cache.pool.commit(request.seq, [root, *request.tokens[-kept:-1]], table[:num_owned])
+        drafter.observe(request, request.tokens[-kept:])
+        if law is not None:
+            request.logprobs += law[b][:kept]
+        num_accepted = min(kept, len(emitted) - 1)
+        request.stats.add(Stats(steps=1, drafted=len(trees[b]) - 1, accepted=[num_accepted]))
+    clock.lap("remap")
+    clock.share(requests)
+
+
+def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
+    """Cut a draft to the budget, and to the depth whose next token is the last that fits."""
+    if tree is None:
+        return DraftTree.chain(request.tokens[-1:])
+    if tree.tokens[0] != request.tokens[-1]:
+        raise ValueError(
+            f"a draft's root must be the last token of its request, {request.tokens[-1]}, "
+            f"got {tree.tokens[0]}"
+        )
+    fits = (tree.depths < request.room) & (np.arange(len(tree)) < num_nodes)
+    return tree if fits.all() else tree.keep(fits)
+
+
+def _read_back(
+    accepted: AcceptedPath, plan: TreePlan
+) -> Iterator[tuple[list[int], int, list[int]]]:
+    """Emitted tokens, status and block table of each request: the step's one read of the device."""
+    width = accepted.emitted.shape[1]
+    counts = torch.stack((accepted.num_accepted, accepted.status), 1)
+    for row in torch.cat((accepted.emitted, counts, plan.block_table), 1).tolist():
+        num_accepted, status = row[width : width + 2]
+        yield row[: num_accepted + 1], status, row[width + 2 :]
+
+
+class _Clock:
+    """Wall time of the phases of one step."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = perf_counter()
+        self._seconds[phase] = now - self._last
+        self._last = now
+
+    def share(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            for phase, seconds in self._seconds.items():
+                request.stats.seconds[phase] += seconds / len(requests)
