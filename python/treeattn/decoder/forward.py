@@ -44,4 +44,4 @@ def node_log_probs(
     plan = cache.plan(batch, seqs, [cache.pool.context_len(seq) for seq in seqs])
     logits, _ = model.forward(batch.tokens, plan, cache.k, cache.v, num_layers=num_layers)
     log_probs = torch.log_softmax(logits.float(), -1)
-    return list(log_probs.split([len(tree) for tree in trees]))
+    return list(torch.split(log_probs, [len(tree) for tree in trees]))

@@ -71,5 +71,5 @@ def _checkpoint_name(name: str) -> str:
 
 def _unpermute(weight: Tensor, num_heads: int) -> Tensor:
     """Undo llama.cpp's interleaving of each head's two rotary halves (rows of q and k)."""
-    rows = weight.unflatten(0, (num_heads, -1, 2))  # [heads, head_dim / 2, 2, ...]
+    rows = weight.view(num_heads, -1, 2, *weight.shape[1:])  # [heads, head_dim / 2, 2, ...]
     return rows.transpose(1, 2).reshape(weight.shape)

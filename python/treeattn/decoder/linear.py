@@ -21,7 +21,7 @@ def pad_rows(x: Tensor) -> Tensor:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether this torch can pack `weight` for oneDNN and run it at full speed."""
-    if not (weight.is_cpu and torch.backends.mkldnn.is_available()):
+    if not (weight.is_cpu and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     ops = torch.ops.mkldnn
     if not (hasattr(ops, "_linear_pointwise") and hasattr(ops, "_reorder_linear_weight")):

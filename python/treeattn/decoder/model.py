@@ -65,7 +65,7 @@ class Model:
         h = pad_rows(F.embedding(tokens.clamp(0, cfg.vocab_size - 1), self.embedding))
         cos, sin = self.rotary.at(plan.positions)
         attended = h.new_zeros(h.shape[0], cfg.num_qo_heads * cfg.head_dim)
-        out = attended[:num_nodes].unflatten(1, (cfg.num_qo_heads, cfg.head_dim))
+        out = attended[:num_nodes].view(num_nodes, cfg.num_qo_heads, cfg.head_dim)
         for i, layer in enumerate(self.layers[:num_layers]):
             q, k, v = self._qkv(layer, h, num_nodes)
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -83,8 +83,8 @@ class Model:
         """Queries, keys and values of the nodes, [N, heads, head_dim] each."""
         cfg = self.config
         x = layer.qkv(self._norm(h, layer.attention_norm))[:num_nodes]
-        heads = x.unflatten(1, (-1, cfg.head_dim))
-        q, k, v = heads.split((cfg.num_qo_heads, cfg.num_kv_heads, cfg.num_kv_heads), 1)
+        num_heads = [cfg.num_qo_heads, cfg.num_kv_heads, cfg.num_kv_heads]
+        q, k, v = torch.split(x.view(num_nodes, sum(num_heads), cfg.head_dim), num_heads, 1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         return q, k, v
