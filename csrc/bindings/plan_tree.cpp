@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/plan_tree.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include <limits>
 
 #include "bindings/ops.h"
+#include "bindings/threads.h"
 
 namespace treeattn::bindings {
 namespace {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -34,3 +35,57 @@ def random_block_table(
         row, blocks = blocks[:count], blocks[count:]
         rows.append(row + [UNUSED_ENTRY] * (width - count))
     return torch.tensor(rows, dtype=dtype).reshape(len(needed), width)
+
+
+def random_bits(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Any bit pattern of `dtype`, NaN and inf included: a mover must carry them all."""
+    bits = torch.randint(0, 256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    return bits.view(dtype).squeeze(-1)
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+def make_pools(
+    layout: str,
+    num_layers: int,
+    shape: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> tuple[Tensor | list[Tensor], Tensor | list[Tensor]]:
+    """K and V of every layer as [num_blocks, block_size, num_kv_heads, head_dim], random bits.
+
+    nhd: dense; hnd: heads before rows; joint: K and V of a block side by side; padded: slices of
+    larger tensors; stacked: one tensor over the layers.
+    """
+    num_blocks, block_size, num_heads, head_dim = shape
+
+    def layers(make: Callable[[], Tensor]) -> list[Tensor]:
+        return [make() for _ in range(num_layers)]
+
+    if layout == "nhd":
+        k, v = (layers(lambda: random_bits(shape, dtype, generator)) for _ in "kv")
+        return k, v
+    if layout == "hnd":
+        transposed = (num_blocks, num_heads, block_size, head_dim)
+        k, v = (
+            layers(lambda: random_bits(transposed, dtype, generator).transpose(1, 2)) for _ in "kv"
+        )
+        return k, v
+    if layout == "joint":
+        both = layers(lambda: random_bits((num_blocks, 2, *shape[1:]), dtype, generator))
+        return [pool[:, 0] for pool in both], [pool[:, 1] for pool in both]
+    if layout == "padded":
+        wide = (num_blocks, block_size + 1, num_heads + 2, head_dim + 8)
+        k, v = (
+            layers(
+                lambda: random_bits(wide, dtype, generator)[:, :block_size, 1:-1, 4 : 4 + head_dim]
+            )
+            for _ in "kv"
+        )
+        return k, v
+    if layout == "stacked":
+        stacked = (num_layers, *shape)
+        return random_bits(stacked, dtype, generator), random_bits(stacked, dtype, generator)
+    raise ValueError(f"layout must be nhd, hnd, joint, padded or stacked, got {layout!r}")

@@ -33,3 +33,13 @@ def depth_of(parents: list[int]) -> int:
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
     return max(depths, default=0)
+
+
+def random_path(rng: random.Random, parents: list[int]) -> list[int]:
+    """Root first; walks down to a random depth."""
+    path = [0]
+    while children := [i for i, parent in enumerate(parents) if parent == path[-1]]:
+        if rng.random() < 0.15:
+            break
+        path.append(rng.choice(children))
+    return path

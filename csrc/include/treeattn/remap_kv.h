@@ -23,7 +23,7 @@ struct RemapKvParams {
   const int32_t* node_indptr;   // [num_requests + 1]
   const int32_t* context_lens;  // [num_requests]
   const int64_t* slot_mapping;  // [num_nodes]
-  const int32_t* path;          // [num_requests, stride_path], root first, padded with -1
+  const int32_t* path;          // [num_requests, path_width], root first, padded with -1
   const int32_t* num_accepted;  // [num_requests]
   const int32_t* status;        // [num_requests], of the acceptance
   int32_t* block_table;         // [num_requests, *], whole blocks may be re-pointed
@@ -33,6 +33,7 @@ struct RemapKvParams {
   int num_planes;
   int num_requests;
   int num_nodes;
+  int path_width;  // max_depth + 1
   int max_blocks;
   int num_blocks;
   int block_size;

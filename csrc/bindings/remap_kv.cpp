@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/remap_kv.h"
+
+#include <algorithm>
+#include <string>
+
+#include "bindings/ops.h"
+#include "bindings/threads.h"
+
+namespace treeattn::bindings {
+namespace {
+
+constexpr int64_t kBytesPerTask = 256 * 1024;
+
+RemapPlane plane_of(const Tensor& t, int64_t layer, int first_dim, bool has_head_dim) {
+  const int64_t bytes = t.element_size();
+  const int64_t layer_offset = first_dim == 1 ? layer * t.stride(0) * bytes : 0;
+  return {
+      .data = static_cast<char*>(t.mutable_data_ptr()) + layer_offset,
+      .stride_block = t.stride(first_dim) * bytes,
+      .stride_row = t.stride(first_dim + 1) * bytes,
+      .stride_head = t.stride(first_dim + 2) * bytes,
+      .num_heads = static_cast<int>(t.size(first_dim + 2)),
+      .head_bytes = static_cast<int>((has_head_dim ? t.size(first_dim + 3) : 1) * bytes),
+  };
+}
+
+// The layers of a list of pools, or of one stacked tensor. Layers share num_blocks and block_size.
+std::vector<RemapPlane> pool_planes(Match& match, const std::vector<Tensor>& pools,
+                                    const char* name) {
+  std::vector<RemapPlane> planes;
+  for (size_t i = 0; i < pools.size(); ++i) {
+    const Tensor& pool = pools[i];
+    const std::string label = std::string(name) + "[" + std::to_string(i) + "]";
+    if (pools.size() == 1 && pool.dim() == 5) {
+      match(pool, name, {"num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"},
+            kPoolTypes);
+      match.packed_from(pool, name, 4);
+      for (int64_t layer = 0; layer < pool.size(0); ++layer) {
+        planes.push_back(plane_of(pool, layer, 1, true));
+      }
+      continue;
+    }
+    Match layer = match;  // heads and head_dim may differ from layer to layer
+    layer(pool, label.c_str(), {"num_blocks", "block_size", "num_kv_heads", "head_dim"},
+          kPoolTypes);
+    layer.packed_from(pool, label.c_str(), 3);
+    if (i == 0) match.bind("num_blocks", pool.size(0));
+    planes.push_back(plane_of(pool, 0, 0, true));
+  }
+  return planes;
+}
+
+void check_layers(const char* name, const std::vector<RemapPlane>& planes, size_t expected) {
+  TREEATTN_CHECK(planes.size() == expected, "remap_kv: ", name,
+                 " must have as many layers as k_caches, ", expected, ", got ", planes.size());
+}
+
+std::vector<RemapPlane> scale_planes(const Match& match, const std::vector<Tensor>& scales,
+                                     const char* name, const std::vector<RemapPlane>& pools) {
+  if (scales.empty()) return {};
+  std::vector<RemapPlane> planes;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const Tensor& scale = scales[i];
+    Match layer = match;
+    const std::string label = std::string(name) + "[" + std::to_string(i) + "]";
+    if (scales.size() == 1 && scale.dim() == 4) {
+      layer(scale, name, {"num_layers", "num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
+      for (int64_t l = 0; l < scale.size(0); ++l) planes.push_back(plane_of(scale, l, 1, false));
+      continue;
+    }
+    layer(scale, label.c_str(), {"num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
+    planes.push_back(plane_of(scale, 0, 0, false));
+  }
+  check_layers(name, planes, pools.size());
+  for (size_t i = 0; i < planes.size(); ++i) {
+    TREEATTN_CHECK(planes[i].num_heads == pools[i].num_heads, "remap_kv: ", name, "[", i,
+                   "] must have the ", pools[i].num_heads, " heads of its pool, got ",
+                   planes[i].num_heads);
+  }
+  return planes;
+}
+
+// Rows whose heads follow each other are copied in one piece.
+void join_heads(std::vector<RemapPlane>& planes) {
+  for (RemapPlane& plane : planes) {
+    if (plane.stride_head != plane.head_bytes) continue;
+    plane.head_bytes *= plane.num_heads;
+    plane.num_heads = 1;
+  }
+}
+
+std::vector<RemapPlane> all_planes(Match& match, const std::vector<Tensor>& k_caches,
+                                   const std::vector<Tensor>& v_caches,
+                                   const std::vector<Tensor>& k_scales,
+                                   const std::vector<Tensor>& v_scales) {
+  Match k_match = match;
+  const std::vector<RemapPlane> k = pool_planes(k_match, k_caches, "k_caches");
+  TREEATTN_CHECK(!k.empty(), "remap_kv: k_caches must have at least one layer, got none");
+  match.bind("num_blocks", k_match["num_blocks"]);
+  Match v_match = match;  // a stacked V may have another head_dim than K
+  const std::vector<RemapPlane> v = pool_planes(v_match, v_caches, "v_caches");
+  check_layers("v_caches", v, k.size());
+  const std::vector<RemapPlane> k_scale = scale_planes(match, k_scales, "k_scales", k);
+  const std::vector<RemapPlane> v_scale = scale_planes(match, v_scales, "v_scales", v);
+  std::vector<RemapPlane> planes;
+  for (const auto* part : {&k, &v, &k_scale, &v_scale}) {
+    planes.insert(planes.end(), part->begin(), part->end());
+  }
+  join_heads(planes);
+  return planes;
+}
+
+int64_t bytes_per_row(const std::vector<RemapPlane>& planes) {
+  int64_t bytes = 0;
+  for (const RemapPlane& plane : planes) bytes += int64_t{plane.num_heads} * plane.head_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+void remap_kv(std::vector<Tensor> k_caches, std::vector<Tensor> v_caches,
+              std::vector<Tensor> k_scales, std::vector<Tensor> v_scales, Tensor node_indptr,
+              Tensor context_lens, Tensor block_table, Tensor slot_mapping, Tensor path,
+              Tensor num_accepted, Tensor status, int64_t block_size, Tensor moved) {
+  Match match("remap_kv");
+  const auto packed = [&match](const Tensor& t, const char* name,
+                               std::initializer_list<const char*> shape, ScalarType dtype) {
+    match(t, name, shape, {dtype});
+    match.packed_from(t, name, 0);
+  };
+  packed(context_lens, "context_lens", {"num_requests"}, ScalarType::Int);
+  packed(node_indptr, "node_indptr", {"num_requests + 1"}, ScalarType::Int);
+  TREEATTN_CHECK(node_indptr.size(0) == match["num_requests"] + 1,
+                 "remap_kv: node_indptr must have shape [num_requests + 1] with num_requests = ",
+                 match["num_requests"], ", got [", node_indptr.size(0), "]");
+  match(block_table, "block_table", {"num_requests", "max_blocks"}, {ScalarType::Int});
+  match.packed_from(block_table, "block_table", 1);
+  packed(slot_mapping, "slot_mapping", {"num_nodes"}, ScalarType::Long);
+  match(path, "path", {"num_requests", "max_depth + 1"}, {ScalarType::Int});
+  match.packed_from(path, "path", 1);
+  packed(num_accepted, "num_accepted", {"num_requests"}, ScalarType::Int);
+  packed(status, "status", {"num_requests"}, ScalarType::Int);
+  packed(moved, "moved", {"num_requests"}, ScalarType::Int);
+  TREEATTN_CHECK(block_size >= 1, "remap_kv: block_size must be at least 1, got ", block_size);
+  match.bind("block_size", block_size);
+  const std::vector<RemapPlane> planes = all_planes(match, k_caches, v_caches, k_scales, v_scales);
+
+  const RemapKvParams p{
+      .planes = planes.data(),
+      .node_indptr = const_data<int32_t>(node_indptr),
+      .context_lens = const_data<int32_t>(context_lens),
+      .slot_mapping = const_data<int64_t>(slot_mapping),
+      .path = const_data<int32_t>(path),
+      .num_accepted = const_data<int32_t>(num_accepted),
+      .status = const_data<int32_t>(status),
+      .block_table = mutable_data<int32_t>(block_table),
+      .moved = mutable_data<int32_t>(moved),
+      .stride_block_table = block_table.stride(0),
+      .stride_path = path.stride(0),
+      .num_planes = static_cast<int>(planes.size()),
+      .num_requests = match.size("num_requests"),
+      .num_nodes = match.size("num_nodes"),
+      .path_width = match.size("max_depth + 1"),
+      .max_blocks = match.size("max_blocks"),
+      .num_blocks = match.size("num_blocks"),
+      .block_size = match.size("block_size"),
+  };
+  cpu::check_remap_kv(p);
+  const cpu::RemapMoves moves = cpu::plan_moves(p);
+  const int64_t items = p.num_planes * moves.num_groups();
+  const int64_t bytes = bytes_per_row(planes) * static_cast<int64_t>(moves.rows.size());
+  if (bytes == 0) return;
+  const int64_t grain = std::max<int64_t>(1, kBytesPerTask * items / bytes);
+  parallel_for(items, grain,
+               [&](int64_t begin, int64_t end) { cpu::move_rows(p, moves, begin, end); });
+}
+
+}  // namespace treeattn::bindings
