@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line on the real model: generate and demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from treeattn.cli import main
+from treeattn.cli.demo import Run, _numbers, _table
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+PROMPT = "Repeat after me: one two three, one two three, one two three."
+
+
+def generate(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["generate", PROMPT, "--max-new-tokens", "20", "--json", *options]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return printed
+
+
+def test_every_drafter_gives_the_tokens_of_plain_decoding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = generate(capsys, "--drafter", "none")
+    assert plain["stats"]["drafted"] == 0
+    for options in (["--tree", "--nodes", "8"], ["--chain"], ["--drafter", "lookup"]):
+        drafted = generate(capsys, *options)
+        assert drafted["tokens"] == plain["tokens"] and drafted["text"] == plain["text"]
+        assert drafted["stats"]["drafted"] > 0
+        assert drafted["stats"]["tokens_per_step"] > 1
+
+
+def test_stream_prints_the_same_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT)
+    whole = generate(capsys)
+    assert main(["generate", "--file", str(file), "--max-new-tokens", "20"]) == 0
+    assert capsys.readouterr().out == whole["text"] + "\n"
+
+
+def test_a_seed_makes_sampling_repeatable_whatever_the_draft(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sampled = ["--temperature", "0.8", "--top-k", "40", "--seed", "7"]
+    first = generate(capsys, *sampled)
+    assert generate(capsys, *sampled, "--drafter", "none")["tokens"] == first["tokens"]
+    assert generate(capsys, *sampled[:-1], "8")["tokens"] != first["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "0"], "num_nodes"),
+        (["--temperature", "-1"], "temperature"),
+        (["--max-new-tokens", "0"], "max_new_tokens"),
+        (["--drafter", "no-such"], "--drafter must be one of none, lookup"),
+    ],
+)
+def test_bad_options(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", PROMPT, *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers_file, picture = tmp_path / "numbers.json", tmp_path / "tree.svg"
+    assert main(["demo", "--quick", "--json", str(numbers_file), "--svg", str(picture)]) == 0
+    output = capsys.readouterr().out
+    assert "drafted tokens accepted" in output and "★" in output
+    assert "identical to plain" in output and "tokens/step" in output
+    assert picture.read_text().startswith("<svg ")
+    variants = json.loads(numbers_file.read_text())["variants"]
+    assert list(variants) == ["torch", "plain", "chain", "tree"]
+    for name in ("plain", "chain", "tree"):
+        assert variants[name]["identical_to_plain"]
+        assert set(variants[name]["seconds"]) == {"prefill", "draft", "verify", "accept", "remap"}
+    assert variants["plain"]["tokens_per_step"] == 1
+    assert variants["tree"]["tokens_per_step"] > 1.2
+
+
+def test_table_says_no_when_outputs_differ() -> None:
+    plain = Run(outputs=[[1, 2]], steps=2, wall=1.0)
+    other = Run(outputs=[[1, 3]], steps=1, wall=0.5)
+    report = {
+        "prompts": ["p"],
+        "dtype": "float32",
+        "max_new_tokens": 2,
+        "nodes": 16,
+        "variants": {
+            "plain": _numbers([plain], plain.outputs),
+            "tree": _numbers([other], plain.outputs),
+        },
+    }
+    plain_row, tree_row = _table(report).splitlines()[-2:]
+    assert plain_row.endswith("yes") and tree_row.endswith("no")
+    assert "2.00x" in tree_row and "4.0" in tree_row
