@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-
 import treeattn
 from treeattn import reference
 

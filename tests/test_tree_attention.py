@@ -5,9 +5,8 @@ import math
 
 import pytest
 import torch
-from support.attention import AttentionCase, AttentionProblem, assert_rows_close, live_slots
-
 import treeattn
+from support.attention import AttentionCase, AttentionProblem, assert_rows_close, live_slots
 from treeattn import reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -138,7 +137,9 @@ def test_batch_mates_and_block_places_never_change_a_row(device: str) -> None:
         b[target // size, target % size] = a[source // size, source % size]
     out = treeattn.tree_attention(mates.q, mates.k_cache, mates.v_cache, plan)
     assert rows_bitwise_equal(out[begin:end], expected)
-    assert rows_bitwise_equal(out, treeattn.tree_attention(mates.q, mates.k_cache, mates.v_cache, plan))
+    assert rows_bitwise_equal(
+        out, treeattn.tree_attention(mates.q, mates.k_cache, mates.v_cache, plan)
+    )
 
 
 @pytest.mark.parametrize("poison", [NAN, float("inf")])

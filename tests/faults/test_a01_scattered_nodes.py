@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 from support.tiny import Scripted, logical_kv, plain, start, tiny_decoder
-from treeattn import DraftTree
+from treeattn.tree import DraftTree
 
 PROMPT = [7, 3, 11, 5, 2, 9]  # five committed tokens and the root
 PARENTS = [-1, 0, 0, 1, 1, 2, 2]

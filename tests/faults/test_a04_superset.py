@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 from support.tiny import Scripted, logical_kv, plain, random_tree, start, tiny_decoder
-from treeattn import DraftTree
 from treeattn.decoder import Decoder
+from treeattn.tree import DraftTree
 
 PROMPT = [4, 8, 15, 16, 23]
 

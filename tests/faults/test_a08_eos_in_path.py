@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 from support.tiny import Scripted, plain, tiny_decoder
-from treeattn import DraftTree
 from treeattn.decoder import Decoder, Request
+from treeattn.tree import DraftTree
 
 PROMPT = [4, 8, 15, 16, 23]
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiny import Scripted, plain, start, tiny_decoder
-from treeattn import DraftTree, TreePlan
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.model import Model
+from treeattn.plan import TreePlan
+from treeattn.tree import DraftTree
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 7]  # ten committed tokens and the root
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.tiny import Scripted, plain, random_tree, tiny_decoder
-from treeattn import DraftTree
 from treeattn.decoder import Request
+from treeattn.tree import DraftTree
 
 NUM_TOKENS = 64
 PROMPTS = [[1], [5, 6, 7], list(range(40)), [63, 0] * 9, [11, 2, 33, 4, 55, 6, 17]]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiny import Scripted, plain, tiny_decoder
-from treeattn import DraftTree, TreePlan
 from treeattn.decoder import Decoder, Generation, Request
 from treeattn.decoder.model import Model
+from treeattn.plan import TreePlan
+from treeattn.tree import DraftTree
 
 MAX_LEN = 16
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import treeattn
 from torch import Tensor
 
-import treeattn
 from support.paged import random_block_table
 from support.trees import pack_parents, random_parents
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from treeattn import DraftTree
 from treeattn.decoder import Decoder, ModelConfig, Request, Tokenizer
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.checkpoint import Checkpoint
 from treeattn.decoder.engine import Engine
 from treeattn.decoder.model import build_model
 from treeattn.decoder.sampling import Sampling
+from treeattn.tree import DraftTree
 
 CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",

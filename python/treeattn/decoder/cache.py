@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeattn import BlockPool, TreeBatch, TreePlan, plan_tree
 from treeattn.decoder.config import ModelConfig
+from treeattn.kv_cache import BlockPool
+from treeattn.plan import TreePlan, plan_tree
+from treeattn.tree import TreeBatch
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ from time import perf_counter
 
 import torch
 
-from treeattn import OutOfBlocks
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters import Drafter
 from treeattn.decoder.forward import PREFILL_CHUNK, prefill
@@ -18,6 +17,7 @@ from treeattn.decoder.output import finish_text
 from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.step import verify_step
+from treeattn.kv_cache import OutOfBlocks
 
 MAX_ROWS = 256  # nodes of one verify step, over all requests
 PREFILL_BUDGET = 2 * PREFILL_CHUNK  # prompt tokens read between two verify steps

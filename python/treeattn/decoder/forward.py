@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from treeattn import DraftTree, pack
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.model import Model
+from treeattn.tree import DraftTree, pack
 
 PREFILL_CHUNK = 256
 

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from treeattn import TreePlan, tree_attention, write_kv
 from treeattn.decoder.checkpoint import Checkpoint
 from treeattn.decoder.config import ModelConfig
 from treeattn.decoder.linear import Linear, pad_rows
 from treeattn.decoder.rotary import Rotary, rotate
+from treeattn.ops import tree_attention, write_kv
+from treeattn.plan import TreePlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +23,7 @@ class Layer:
 
     attention_norm: Tensor
     qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    qk_norm: Tensor | None  # [num_qo_heads + num_kv_heads, head_dim]
     attention_out: Linear
     mlp_norm: Tensor
     gate_up: Linear
@@ -67,8 +67,7 @@ class Model:
         attended = h.new_zeros(h.shape[0], cfg.num_qo_heads * cfg.head_dim)
         out = attended[:num_nodes].view(num_nodes, cfg.num_qo_heads, cfg.head_dim)
         for i, layer in enumerate(self.layers[:num_layers]):
-            q, k, v = self._qkv(layer, h, num_nodes)
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k, v = self._qkv(layer, h, cos, sin)
             write_kv(k, v, k_caches[i], v_caches[i], plan.slot_mapping)
             tree_attention(q, k_caches[i], v_caches[i], plan, window=layer.window, out=out)
             h = h + layer.attention_out(attended)
@@ -79,14 +78,17 @@ class Model:
         h = self._norm(h, self.norm)
         return self.head(h), h
 
-    def _qkv(self, layer: Layer, h: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the nodes, [N, heads, head_dim] each."""
-        cfg = self.config
+    def _qkv(
+        self, layer: Layer, h: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values of the nodes, [N, heads, head_dim] each."""
+        num_nodes, cfg = cos.shape[0], self.config
+        num_qk, num_v = cfg.num_qo_heads + cfg.num_kv_heads, cfg.num_kv_heads
         x = layer.qkv(self._norm(h, layer.attention_norm))[:num_nodes]
-        num_heads = [cfg.num_qo_heads, cfg.num_kv_heads, cfg.num_kv_heads]
-        q, k, v = torch.split(x.view(num_nodes, sum(num_heads), cfg.head_dim), num_heads, 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        qk, v = torch.split(x.view(num_nodes, num_qk + num_v, cfg.head_dim), [num_qk, num_v], 1)
+        if layer.qk_norm is not None:
+            qk = F.rms_norm(qk, (cfg.head_dim,), eps=cfg.rms_eps) * layer.qk_norm
+        q, k = torch.split(rotate(qk, cos, sin), [cfg.num_qo_heads, cfg.num_kv_heads], 1)
         return q, k, v
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -112,8 +114,7 @@ def build_model(checkpoint: Checkpoint, device: torch.device) -> Model:
             Layer(
                 attention_norm=weights.take(prefix + "input_layernorm.weight", cfg.hidden_size),
                 qkv=weights.linear(attention, qkv, cfg.hidden_size),
-                q_norm=weights.take_optional(attention + "q_norm.weight", cfg.head_dim),
-                k_norm=weights.take_optional(attention + "k_norm.weight", cfg.head_dim),
+                qk_norm=_qk_norm(weights, attention, cfg),
                 attention_out=weights.linear(attention, {"o_proj": cfg.hidden_size}, q_rows),
                 mlp_norm=weights.take(prefix + "post_attention_layernorm.weight", cfg.hidden_size),
                 gate_up=weights.linear(mlp, gate_up, cfg.hidden_size),
@@ -136,6 +137,15 @@ def build_model(checkpoint: Checkpoint, device: torch.device) -> Model:
         head=head,
         rotary=Rotary(cfg, embedding.dtype, device),
     )
+
+
+def _qk_norm(weights: _Weights, attention: str, cfg: ModelConfig) -> Tensor | None:
+    """The weights of the norms of each query and key head, one row per head."""
+    q_norm = weights.take_optional(attention + "q_norm.weight", cfg.head_dim)
+    if q_norm is None:
+        return None
+    k_norm = weights.take(attention + "k_norm.weight", cfg.head_dim)
+    return torch.cat((q_norm.expand(cfg.num_qo_heads, -1), k_norm.expand(cfg.num_kv_heads, -1)))
 
 
 class _Weights:

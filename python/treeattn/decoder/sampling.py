@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeattn import AcceptedPath, TreeBatch, TreePlan, accept_path
 from treeattn.decoder.request import Request
+from treeattn.ops import AcceptedPath, accept_path
+from treeattn.plan import TreePlan
+from treeattn.tree import TreeBatch
 
 
 @dataclass(frozen=True)

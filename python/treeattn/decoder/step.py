@@ -9,13 +9,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from treeattn import AcceptedPath, DraftTree, TreePlan, pack, remap_kv
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters import Drafter
 from treeattn.decoder.model import Model
 from treeattn.decoder.output import append_tokens
 from treeattn.decoder.request import Request, Stats
 from treeattn.decoder.sampling import Sampling, path_logprobs
+from treeattn.ops import AcceptedPath, remap_kv
+from treeattn.plan import TreePlan
+from treeattn.tree import DraftTree, pack
 
 STATUS_TEXT = {1: "non-finite logits", 2: "no token left to draw", 4: "an invalid tree"}
 

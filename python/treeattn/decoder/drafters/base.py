@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from treeattn import DraftTree
 from treeattn.decoder.request import Request
+from treeattn.tree import DraftTree
 
 SHAPES = ("tree", "chain")
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from treeattn import DraftTree, OutOfBlocks
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.forward import node_log_probs, prefill
 from treeattn.decoder.model import Model
 from treeattn.decoder.request import Request
+from treeattn.kv_cache import OutOfBlocks
+from treeattn.tree import DraftTree
 
 
 class DraftModel:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from treeattn import DraftTree
+from treeattn.tree import DraftTree
 
 WIDTH = 4  # nodes a level adds, and children each node is given to choose them from
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treeattn import DraftTree
 from treeattn.decoder.request import Request
+from treeattn.tree import DraftTree
 
 
 class PromptLookup:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treeattn import DraftTree
 from treeattn._host import SuffixTrie
 from treeattn.decoder.request import Request
+from treeattn.tree import DraftTree
 
 
 class SuffixDraft:
