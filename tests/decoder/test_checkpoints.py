@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.tiny import chain_logits
 from treeattn.decoder import Decoder
-from treeattn.plan import plan_tree
 
 transformers = pytest.importorskip("transformers")
 
@@ -73,25 +73,6 @@ CASES = [
     Case("mistral with a window", "Mistral", {"sliding_window": 9}),
     Case("mistral without", "Mistral", {"sliding_window": None}),
 ]  # fmt: skip
-
-
-def chain_logits(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
-    """Logits [len(tokens), V] of one forward pass over a chain."""
-    cache = decoder._allocate(8)
-    cache.pool.create(0, tokens)
-    num_tokens = len(tokens)
-    plan = plan_tree(
-        torch.arange(-1, num_tokens - 1),
-        torch.tensor([0, num_tokens]),
-        torch.tensor([0]),
-        torch.tensor([cache.pool.block_table(0)]),
-        block_size=cache.block_size,
-        num_qo_heads=decoder.config.num_qo_heads,
-        num_kv_heads=decoder.config.num_kv_heads,
-    )
-    with torch.inference_mode():
-        logits, _ = decoder.model.forward(torch.tensor(tokens), plan, cache.k, cache.v)
-    return logits
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

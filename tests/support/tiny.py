@@ -14,6 +14,7 @@ from treeattn.decoder.checkpoint import Checkpoint
 from treeattn.decoder.engine import Engine
 from treeattn.decoder.model import build_model
 from treeattn.decoder.sampling import Sampling
+from treeattn.plan import plan_tree
 from treeattn.tree import DraftTree
 
 CONFIG = ModelConfig(
@@ -87,6 +88,25 @@ def plain(decoder: Decoder, prompt: Sequence[int], num_tokens: int) -> list[int]
     return decoder.generate(
         [prompt], max_new_tokens=num_tokens, drafter="none", num_nodes=1, ignore_eos=True
     )[0].tokens
+
+
+def chain_logits(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
+    """Logits [len(tokens), V] of one forward pass over a chain."""
+    cache = decoder._allocate(len(tokens))
+    cache.pool.create(0, tokens)
+    num_tokens = len(tokens)
+    plan = plan_tree(
+        torch.arange(-1, num_tokens - 1),
+        torch.tensor([0, num_tokens]),
+        torch.tensor([0]),
+        torch.tensor([cache.pool.block_table(0)]),
+        block_size=cache.block_size,
+        num_qo_heads=decoder.config.num_qo_heads,
+        num_kv_heads=decoder.config.num_kv_heads,
+    )
+    with torch.inference_mode():
+        logits, _ = decoder.model.forward(torch.tensor(tokens), plan, cache.k, cache.v)
+    return logits
 
 
 class Scripted:
