@@ -29,7 +29,7 @@ def test_show_file_and_stdin_agree(
     file.write_text(json.dumps(TREE))
     assert main(["show", str(file)]) == 0
     first = capsys.readouterr().out
-    assert first == "● a\n├─ ✗ b\n└─ ✓ c\n   └─ ★ d  bonus\n"
+    assert first == "● a\n├─ ✗ b\n└─ ✓ c ─ ★ d (bonus)\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(TREE)))
     assert main(["show", "-"]) == 0
     assert capsys.readouterr().out == first

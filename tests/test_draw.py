@@ -44,18 +44,28 @@ def test_text() -> None:
     assert draw.to_text(draw.from_json(TREE)) == (
         "step 3\n"
         "● ␣The\n"
-        "├─ ✓ ␣cat  0.50\n"
-        "│  ├─ ✓ ␣sat  1.00\n"
-        "│  │  └─ ★ ␣on  bonus\n"
-        "│  └─ ✗ ⏎  0.20\n"
-        "└─ ✗ ␣dog  0.25"
+        "├─ ✓ ␣cat 0.50\n"
+        "│  ├─ ✓ ␣sat ─ ★ ␣on (bonus)\n"
+        "│  └─ ✗ ⏎ 0.20\n"
+        "└─ ✗ ␣dog 0.25"
     )
+
+
+def test_text_puts_a_chain_on_one_line_and_wraps_a_long_one() -> None:
+    chain = {"parents": [-1, 0, 1, 2], "labels": ["a", "b", "c", "d"], "accepted": [0, 1]}
+    short = draw.from_json({**chain, "parents": [-1, 0, 1, 2]})
+    assert draw.to_text(short) == "● a ─ ✓ b ─ ✗ c ─ ✗ d"
+    long = draw.from_json({"parents": list(range(-1, 31)), "labels": ["x" * 9] * 32})
+    lines = draw.to_text(long).splitlines()
+    assert len(lines) > 1 and max(map(width, lines)) <= 88
+    assert sum(line.count("x" * 9) for line in lines) == 32
+    assert all(line.startswith("   " * i + "└─ ") for i, line in enumerate(lines[1:]))
 
 
 def test_svg_shows_every_node_and_the_accepted_path() -> None:
     svg = draw.to_svg(draw.from_json(TREE))
     texts = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    for text in ("step 3", "␣The", "␣cat", "␣dog", "␣sat", "⏎", "␣on", ".50", ".25", "1.0", ".20"):
+    for text in ("step 3", "␣The", "␣cat", "␣dog", "␣sat", "⏎", "␣on", ".50", ".25", ".20"):
         assert texts.count(text) == 1, text
     green = re.findall(r'<rect[^>]*fill="#1f883d"', svg)
     assert len(green) == 2 + 1  # two accepted nodes and the legend

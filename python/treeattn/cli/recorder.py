@@ -53,13 +53,18 @@ def best_picture(
         return None
     tree = trees[best[1]]
     accepted = _accepted_path(tree, sequence[best[1] :])
+
+    def label(token: int) -> str:
+        text: str = tokenizer.decode([token])
+        return text or tokenizer.vocabulary.get(token, "")  # a special token has no text
+
     scores = None if tree.scores is None else tuple(float(score) for score in tree.scores)
     return Picture(
-        labels=tuple(tokenizer.decode([int(token)]) for token in tree.tokens),
+        labels=tuple(label(int(token)) for token in tree.tokens),
         parents=tuple(int(parent) for parent in tree.parents),
         scores=scores,
         accepted=tuple(accepted),
-        bonus=tokenizer.decode([sequence[best[1] + len(accepted) - 1]]),
+        bonus=label(sequence[best[1] + len(accepted) - 1]),
         title=f"{name}: {len(accepted) - 1} of {len(tree.tokens) - 1} drafted tokens accepted",
     )
 

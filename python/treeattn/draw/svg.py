@@ -101,7 +101,7 @@ def _nodes(picture: Picture) -> list[_Node]:
     nodes: list[_Node] = []
     for i, parent in enumerate(picture.parents):
         p = picture.probability(i)
-        number = "" if p is None else f"{p:.2f}".lstrip("0") if p < 0.995 else "1.0"
+        number = "" if p is None or p >= 0.995 else f"{p:.2f}".lstrip("0")
         depth = nodes[parent].depth + 1 if i else 0
         weight = 0.5 if p is None else p
         nodes.append(_Node(picture.text(i), number, picture.kind(i), parent, depth, weight))
