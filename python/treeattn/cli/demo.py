@@ -17,7 +17,7 @@ from treeattn import _library, draw
 from treeattn.cli.baseline import PlainTorch
 from treeattn.cli.model import DTYPES, load_decoder, model_path
 from treeattn.cli.progress import progress
-from treeattn.cli.recorder import Recorder, best_picture
+from treeattn.cli.recorder import Recorder, pictures, telling
 
 if TYPE_CHECKING:
     from treeattn.decoder import Decoder
@@ -140,21 +140,14 @@ def _picture(
     """The most telling step of tree decoding over the prompts."""
     from treeattn.decoder.drafters import SuffixDraft
 
-    best: draw.Picture | None = None
+    found: list[draw.Picture] = []
     for name, prompt in zip(names, prompts, strict=True):
         recorder = Recorder(SuffixDraft())
         (result,) = decoder.generate(
             [prompt], max_new_tokens=args.max_new_tokens, drafter=recorder, num_nodes=args.nodes
         )
-        sequence = [*prompt, *result.tokens]
-        found = best_picture(recorder.trees, sequence, decoder.tokenizer, name)
-        if found is not None and (best is None or _weight(found) > _weight(best)):
-            best = found
-    return best
-
-
-def _weight(picture: draw.Picture) -> int:
-    return len(picture.accepted) * min(4, len(picture.parents) - len(set(picture.parents)) + 1)
+        found += pictures(recorder.trees, [*prompt, *result.tokens], decoder.tokenizer, name)
+    return max(found, key=telling, default=None)
 
 
 def _numbers(runs: Sequence[Run], plain: Prompts) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from treeattn.draw import Picture
@@ -33,40 +33,37 @@ class Recorder:
         self._inner.release(request)
 
 
-def best_picture(
-    trees: dict[int, DraftTree], sequence: Sequence[int], tokenizer: Any, name: str
-) -> Picture | None:
-    """The step that shows most: many accepted tokens in a tree that branches.
+def pictures(
+    trees: Mapping[int, DraftTree], sequence: Sequence[int], tokenizer: Any, name: str
+) -> Iterator[Picture]:
+    """One picture per recorded step that ended with a bonus token.
 
     trees: by the length of the sequence they continue. sequence: prompt and output ids.
     """
-    best: tuple[int, int] | None = None
-    for length, tree in trees.items():
-        accepted = _accepted_path(tree, sequence[length:])
-        if length + len(accepted) > len(sequence):
-            continue  # the output ended before a bonus token
-        leaves = len(tree.tokens) - len({int(parent) for parent in tree.parents[1:]})
-        score = len(accepted) * min(leaves, 4)
-        if best is None or score > best[0]:
-            best = score, length
-    if best is None:
-        return None
-    tree = trees[best[1]]
-    accepted = _accepted_path(tree, sequence[best[1] :])
 
     def label(token: int) -> str:
         text: str = tokenizer.decode([token])
         return text or tokenizer.vocabulary.get(token, "")  # a special token has no text
 
-    scores = None if tree.scores is None else tuple(float(score) for score in tree.scores)
-    return Picture(
-        labels=tuple(label(int(token)) for token in tree.tokens),
-        parents=tuple(int(parent) for parent in tree.parents),
-        scores=scores,
-        accepted=tuple(accepted),
-        bonus=label(sequence[best[1] + len(accepted) - 1]),
-        title=f"{name}: {len(accepted) - 1} of {len(tree.tokens) - 1} drafted tokens accepted",
-    )
+    for length, tree in trees.items():
+        accepted = _accepted_path(tree, sequence[length:])
+        bonus = length + len(accepted) - 1
+        if bonus >= len(sequence):
+            continue
+        yield Picture(
+            labels=tuple(label(int(token)) for token in tree.tokens),
+            parents=tuple(int(parent) for parent in tree.parents),
+            scores=None if tree.scores is None else tuple(map(float, tree.scores)),
+            accepted=tuple(accepted),
+            bonus=label(sequence[bonus]),
+            title=f"{name}: {len(accepted) - 1} of {len(tree.tokens) - 1} drafted tokens accepted",
+        )
+
+
+def telling(picture: Picture) -> int:
+    """How much a picture shows: many accepted tokens in a tree that branches."""
+    num_leaves = len(picture.parents) - len({p for p in picture.parents if p >= 0})
+    return len(picture.accepted) * min(num_leaves, 4)
 
 
 def _accepted_path(tree: DraftTree, emitted: Sequence[int]) -> list[int]:
