@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def test_show_bad_file(
 def test_show_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "no/such/file.json"]) == 2
     assert "no/such/file.json" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    num_leaves = 20000  # more than a pipe holds
+    code = "import sys; from treeattn.cli import main; sys.exit(main(['show', '-']))"
+    tree = json.dumps({"parents": [-1] + [0] * num_leaves, "labels": ["word"] * (num_leaves + 1)})
+    command = f'{sys.executable} -c "{code}" | head -n 1'
+    result = subprocess.run(command, shell=True, input=tree, capture_output=True, text=True)
+    assert result.stdout == "● word\n" and result.stderr == ""
 
 
 @pytest.mark.parametrize("argv", [[], ["nothing"], ["show"], ["generate"], ["show", "--svg", "x"]])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported here, because torch may be missing, and the doctor has to say so.
         command = importlib.import_module(f"treeattn.cli.{args.command}")
         return int(command.run(args))
+    except BrokenPipeError:  # the reader, `head` for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, ImportError, OSError) as error:
         print(f"treeattn {args.command}: {error}", file=sys.stderr)
         return 2

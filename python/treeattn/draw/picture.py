@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -31,6 +31,7 @@ class Picture:
     accepted: tuple[int, ...] = ()
     bonus: str | None = None
     title: str = ""
+    _children: tuple[list[int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.parents)
@@ -49,10 +50,14 @@ class Picture:
                 raise ValueError(f"accepted must be a path from the root, got {self.accepted}")
         if self.bonus is not None and not self.accepted:
             raise ValueError("bonus needs accepted, the path that it follows")
+        children: tuple[list[int], ...] = tuple([] for _ in self.parents)
+        for node, parent in enumerate(self.parents[1:], start=1):
+            children[parent].append(node)
+        object.__setattr__(self, "_children", children)
 
     def children(self, node: int) -> list[int]:
         """Child ids in draft order."""
-        return [child for child, parent in enumerate(self.parents) if parent == node]
+        return self._children[node]
 
     def probability(self, node: int) -> float | None:
         """The draft's probability of this node given its parent; None when unknown."""
