@@ -81,6 +81,7 @@ def test_unknown_layer(house: Path) -> None:
         ("draw/svg.py", "from treeattn.tree import DraftTree", "lies above it"),
         ("decoder/gguf.py", "import gguf", "imports gguf at top level"),
         ("draw/text.py", "try:\n    from rich.tree import Tree\nexcept ImportError: ...", "rich"),
+        ("draw/text.py", "try:\n    import re\nexcept ImportError:\n    import rich", "rich"),
     ],
 )
 def test_forbidden_import(house: Path, module: str, line: str, words: str) -> None:
@@ -97,6 +98,7 @@ def test_forbidden_import(house: Path, module: str, line: str, words: str) -> No
         ("decoder/step.py", "import numpy\nimport torch.nn\nfrom treeattn.ops import plan_tree"),
         ("tree.py", "if TYPE_CHECKING:\n    import rich"),
         ("cli/main.py", "from treeattn import decoder, draw"),
+        ("reference/remap_kv.py", "if TYPE_CHECKING:\n    from treeattn.ops import AcceptedPath"),
     ],
 )
 def test_allowed_import(house: Path, module: str, line: str) -> None:

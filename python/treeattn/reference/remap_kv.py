@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from treeattn.ops import AcceptedPath
 from treeattn.plan import TreePlan
+
+if TYPE_CHECKING:
+    from treeattn.ops import AcceptedPath
 
 
 def remap_kv(
