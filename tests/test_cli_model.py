@@ -10,9 +10,22 @@ from typing import Any
 import pytest
 from treeattn.cli import main
 from treeattn.cli.demo import Run, _numbers, _table
+from treeattn.cli.model import model_path
+from treeattn.decoder import Decoder
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 PROMPT = "Repeat after me: one two three, one two three, one two three."
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Decoder:
+    return Decoder.from_pretrained(model_path(None))
+
+
+@pytest.fixture
+def load_once(loaded: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most commands of this file share one decoder; those without this fixture load their own."""
+    monkeypatch.setattr("treeattn.cli.generate.load_decoder", lambda args: loaded)
 
 
 def generate(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -21,6 +34,7 @@ def generate(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any
     return printed
 
 
+@pytest.mark.usefixtures("load_once")
 def test_every_drafter_gives_the_tokens_of_plain_decoding(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -41,6 +55,7 @@ def test_stream_prints_the_same_text(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == whole["text"] + "\n"
 
 
+@pytest.mark.usefixtures("load_once")
 def test_a_seed_makes_sampling_repeatable_whatever_the_draft(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -50,12 +65,13 @@ def test_a_seed_makes_sampling_repeatable_whatever_the_draft(
     assert generate(capsys, *sampled[:-1], "8")["tokens"] != first["tokens"]
 
 
+@pytest.mark.usefixtures("load_once")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--nodes", "0"], "num_nodes"),
         (["--temperature", "-1"], "temperature"),
-        (["--max-new-tokens", "0"], "max_new_tokens"),
+        (["--max-new-tokens", "-1"], "max_new_tokens"),
         (["--drafter", "no-such"], "--drafter must be one of none, lookup"),
     ],
 )

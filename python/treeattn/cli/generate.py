@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         "drafter": make_drafter(args.drafter, decoder, DTYPES[args.dtype]),
         "num_nodes": args.nodes,
         "shape": args.shape,
-        "rule": "target" if args.temperature > 0 else "greedy",
+        "rule": "greedy" if args.temperature == 0 else "target",
         "temperature": args.temperature,
         "top_k": args.top_k,
         "top_p": args.top_p,
