@@ -14,6 +14,7 @@ CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 .PHONY: demo test lint clean distclean
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 demo: $(VENV)/.with-demo $(VENV)/.model
 	$(RUN) -m treeattn demo $(DEMO_ARGS)
