@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from support.attention import AttentionCase
-
 import treeattn
+from support.attention import AttentionCase
 
 
 @pytest.fixture(params=["cpu"])

@@ -256,7 +256,7 @@ def test_pool_too_small_for_the_plan(device: str) -> None:
     x = AttentionCase("").make(device)
     last = int(live_slots(x.plan, 0).max()) // 16
     out = torch.full_like(x.q, 5.0)
-    with pytest.raises(ValueError, match="must be a (block|slot) of the pool"):
+    with pytest.raises(ValueError, match=r"must be a (block|slot) of the pool"):
         treeattn.tree_attention(x.q, x.k_cache[:last], x.v_cache[:last], x.plan, out=out)
     assert (out == 5.0).all()
 

@@ -137,8 +137,8 @@ KvPool kv_pool(Match& match, const Tensor& t, const char* name, const std::optio
   match.packed_from(t, name, 3);
   const DType dtype = to_dtype(t.scalar_type());
   if (scale) {
-    TREEATTN_CHECK(dtype == DType::kFloat8E4M3, match.op(), ": ", scale_name, " is for float8_e4m3fn pools only, ",
-                   name, " is ", dtype_name(t.scalar_type()));
+    TREEATTN_CHECK(dtype == DType::kFloat8E4M3, match.op(), ": ", scale_name,
+                   " is for float8_e4m3fn pools only, ", name, " is ", dtype_name(t.scalar_type()));
     const bool single = scale->numel() == 1;
     match(*scale, scale_name, {single ? "1" : "num_kv_heads"}, {ScalarType::Float});
   }

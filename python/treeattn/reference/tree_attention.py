@@ -48,7 +48,7 @@ def tree_attention(
     k_scale: Tensor | float = 1.0,
     v_scale: Tensor | float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Attend each node over its own key list; returns float64 out and lse. See the op's docstring."""
+    """Attend each node over its own key list, as the op says; returns float64 out and lse."""
     num_nodes, num_qo_heads, head_dim = q.shape
     group = num_qo_heads // k_cache.shape[2]
     out = torch.zeros(num_nodes, num_qo_heads, head_dim, dtype=torch.float64)
@@ -98,7 +98,8 @@ def merge_states(
 def _context_slots(plan: TreePlan, request: int, context_len: int) -> list[int]:
     size = plan.block_size
     return [
-        int(plan.block_table[request, key // size]) * size + key % size for key in range(context_len)
+        int(plan.block_table[request, key // size]) * size + key % size
+        for key in range(context_len)
     ]
 
 
