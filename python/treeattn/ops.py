@@ -17,6 +17,7 @@ Scale: TypeAlias = float | Tensor | None
 Param: TypeAlias = float | Tensor | None
 
 _RULES = {"greedy": 0, "target": 1}
+_DRAWS = ("deterministic", "iid", "swor", "mixed", "pruned")
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +156,21 @@ def accept_path(
     allowed: [N, ceil(V / 32)] int32 bit mask, LSB first.
     uniforms: [N, 2] fp32 in place of the generator, column 1 is the draw made at the node.
 
-    Raises ValueError for an unknown rule, a stochastic rule without seeds and uniforms,
-    temperature < 0 or NaN, top_p <= 0 or NaN.
+    return_logprobs: adds the raw log-softmax of each emitted token, before any of the above.
+
+    A draw is the smallest id whose cumulative probability exceeds a uniform number of [0, 1) keyed
+    by (seed, position of the node) alone (Philox4x32-10, csrc/include/treeattn/philox.h), so a
+    seeded request emits the same tokens with any tree and any batch mates.
+
+    Raises ValueError for an unknown rule, rule target without seeds and uniforms where temperature
+    > 0, temperature < 0 or NaN, top_p <= 0 or NaN, min_p > 1 or NaN.
     """
     if rule not in _RULES:
         raise ValueError(f"accept_path: rule must be one of {', '.join(_RULES)}, got {rule!r}")
+    if draws is not None and draws not in _DRAWS:
+        raise ValueError(f"accept_path: draws must be one of {', '.join(_DRAWS)}, got {draws!r}")
+    if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
+        raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
     num_requests, width = plan.num_requests, plan.max_depth + 1
     device = logits.device
     accepted = AcceptedPath(

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/accept_path.h"
+
+#include <limits>
+
+#include "bindings/ops.h"
+#include "bindings/threads.h"
+#include "cpu/isa.h"
+
+namespace treeattn::bindings {
+namespace {
+
+template <class T>
+PerRequest<T> per_request(Match& match, const OptTensor& t, const char* name, ScalarType dtype) {
+  if (!t) return {.data = nullptr, .stride = 0};
+  match(*t, name, {"num_requests"}, {dtype});
+  return {.data = const_data<T>(*t), .stride = t->stride(0)};
+}
+
+}  // namespace
+
+void accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr,
+                 Tensor context_lens, Tensor depths, Tensor plan_status, int64_t max_depth,
+                 int64_t rule, OptTensor temperature, OptTensor top_k, OptTensor top_p,
+                 OptTensor min_p, OptTensor seeds, OptTensor allowed, OptTensor uniforms,
+                 Tensor path, Tensor num_accepted, Tensor next_tokens, Tensor status,
+                 Tensor emitted, OptTensor logprobs) {
+  Match match("accept_path");
+  const auto packed = [&match](const Tensor& t, const char* name,
+                               std::initializer_list<const char*> shape,
+                               std::initializer_list<ScalarType> dtypes) {
+    match(t, name, shape, dtypes);
+    match.packed_from(t, name, 0);
+  };
+  constexpr auto kInt = ScalarType::Int;
+  constexpr auto kLong = ScalarType::Long;
+  packed(parents, "parents", {"num_nodes"}, {kInt});
+  match(logits, "logits", {"num_nodes", "vocab_size"}, kFloatTypes);
+  match.packed_from(logits, "logits", 1);
+  packed(tokens, "tokens", {"num_nodes"}, {kInt, kLong});
+  packed(context_lens, "context_lens", {"num_requests"}, {kInt});
+  packed(node_indptr, "node_indptr", {"num_requests + 1"}, {kInt});
+  TREEATTN_CHECK(node_indptr.size(0) == match["num_requests"] + 1,
+                 "accept_path: node_indptr must have shape [num_requests + 1] with num_requests = ",
+                 match["num_requests"], ", got [", node_indptr.size(0), "]");
+  packed(depths, "depths", {"num_nodes"}, {kInt});
+  packed(plan_status, "plan_status", {"num_requests"}, {kInt});
+  TREEATTN_CHECK(max_depth >= 0 && max_depth < std::numeric_limits<int>::max(),
+                 "accept_path: max_depth must not be negative, got ", max_depth);
+  TREEATTN_CHECK(rule == 0 || rule == 1, "accept_path: rule must be 0 (greedy) or 1 (target), got ",
+                 rule);
+  const bool sampled = rule != 0;
+  if (allowed) {
+    match.bind("ceil(vocab_size / 32)", (match["vocab_size"] + 31) / 32);
+    match(*allowed, "allowed", {"num_nodes", "ceil(vocab_size / 32)"}, {kInt});
+    match.packed_from(*allowed, "allowed", 1);
+  }
+  if (uniforms) packed(*uniforms, "uniforms", {"num_nodes", "2"}, {ScalarType::Float});
+  match.bind("max_depth + 1", max_depth + 1);
+  packed(path, "path", {"num_requests", "max_depth + 1"}, {kInt});
+  packed(num_accepted, "num_accepted", {"num_requests"}, {kInt});
+  packed(next_tokens, "next_tokens", {"num_requests"}, {kLong});
+  packed(status, "status", {"num_requests"}, {kInt});
+  packed(emitted, "emitted", {"num_requests", "max_depth + 1"}, {kLong});
+  if (logprobs) {
+    packed(*logprobs, "logprobs", {"num_requests", "max_depth + 1"}, {ScalarType::Float});
+  }
+  const OptTensor none;  // rule greedy ignores every sampling parameter
+  const AcceptPathParams p{
+      .logits = logits.const_data_ptr(),
+      .tokens = tokens.const_data_ptr(),
+      .parents = const_data<int32_t>(parents),
+      .node_indptr = const_data<int32_t>(node_indptr),
+      .context_lens = const_data<int32_t>(context_lens),
+      .depths = const_data<int32_t>(depths),
+      .plan_status = const_data<int32_t>(plan_status),
+      .temperature =
+          per_request<float>(match, sampled ? temperature : none, "temperature", ScalarType::Float),
+      .top_k = per_request<int32_t>(match, sampled ? top_k : none, "top_k", kInt),
+      .top_p = per_request<float>(match, sampled ? top_p : none, "top_p", ScalarType::Float),
+      .min_p = per_request<float>(match, sampled ? min_p : none, "min_p", ScalarType::Float),
+      .seeds = per_request<int64_t>(match, sampled ? seeds : none, "seeds", kLong),
+      .allowed = const_data<uint32_t>(allowed),
+      .uniforms = const_data<float>(uniforms),
+      .path = mutable_data<int32_t>(path),
+      .num_accepted = mutable_data<int32_t>(num_accepted),
+      .next_tokens = mutable_data<int64_t>(next_tokens),
+      .status = mutable_data<int32_t>(status),
+      .emitted = mutable_data<int64_t>(emitted),
+      .logprobs = logprobs ? mutable_data<float>(*logprobs) : nullptr,
+      .stride_logits = logits.stride(0),
+      .stride_allowed = allowed ? allowed->stride(0) : 0,
+      .num_requests = match.size("num_requests"),
+      .num_nodes = match.size("num_nodes"),
+      .vocab_size = match.size("vocab_size"),
+      .max_depth = static_cast<int>(max_depth),
+      .rule = static_cast<AcceptRule>(rule),
+      .dtype = to_dtype(logits.scalar_type()),
+      .wide_tokens = tokens.scalar_type() == kLong,
+  };
+  cpu::check_accept_path(p);
+  cpu::active_isa();  // throws here, not on a worker thread
+  parallel_for(p.num_requests, 1, [&p](int64_t begin, int64_t end) {
+    cpu::accept_path(p, static_cast<int>(begin), static_cast<int>(end));
+  });
+}
+
+}  // namespace treeattn::bindings
