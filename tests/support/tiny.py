@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from treeattn.decoder import Decoder, ModelConfig, Request, Tokenizer
 from treeattn.decoder.cache import PagedCache
@@ -16,6 +18,8 @@ from treeattn.decoder.model import build_model
 from treeattn.decoder.sampling import Sampling
 from treeattn.plan import plan_tree
 from treeattn.tree import DraftTree
+
+CHARACTERS = string.ascii_letters + string.digits + "+/"
 
 CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -81,6 +85,19 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
             f"{layer}post_attention_layernorm.weight": torch.ones(config.hidden_size),
         }
     return weights
+
+
+def char_tokenizer(num_tokens: int = 60, swap: tuple[int, int] | None = None) -> Tokenizer:
+    """A token per character, ids in the order of `CHARACTERS`; `swap` exchanges two ids."""
+    tokenizers = pytest.importorskip("tokenizers")
+    ids = list(range(num_tokens))
+    if swap is not None:
+        ids[swap[0]], ids[swap[1]] = swap[1], swap[0]
+    vocab = {CHARACTERS[i]: ids[i] for i in range(num_tokens)}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token=CHARACTERS[0]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    backend.decoder = tokenizers.decoders.Fuse()
+    return Tokenizer(backend)
 
 
 def plain(decoder: Decoder, prompt: Sequence[int], num_tokens: int) -> list[int]:
