@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+import treeattn
 from support.attention import AttentionCase, AttentionProblem
 from torch import Tensor
 
-import treeattn
-
 CASE = AttentionCase("", trees=((-1, 0, 0, 1, 2, 2), (-1, 0)), context_lens=(9, 4), block_size=4)
-OPCHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+OPCHECK = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)
 VOCAB = 50
 
 
