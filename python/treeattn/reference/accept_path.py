@@ -4,15 +4,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from treeattn.ops import AcceptedPath
 from treeattn.plan import TreePlan
 
 OK, NON_FINITE, NO_TOKEN_LEFT, INACTIVE = 0, 1, 2, 3
 DRAW = 0  # purpose of a random number, see csrc/include/treeattn/philox.h
+
+
+@dataclass(frozen=True, eq=False)
+class Accepted:
+    """The fields of `treeattn.AcceptedPath`; same shapes and dtypes."""
+
+    path: Tensor
+    num_accepted: Tensor
+    next_tokens: Tensor
+    status: Tensor
+    emitted: Tensor
+    logprobs: Tensor | None
 
 
 def accept_path(
@@ -29,7 +41,7 @@ def accept_path(
     allowed: Tensor | None = None,
     uniforms: Tensor | None = None,
     return_logprobs: bool = False,
-) -> AcceptedPath:
+) -> Accepted:
     """As `treeattn.accept_path` for the rules greedy and target; nothing is checked."""
     num_requests, width = plan.num_requests, plan.max_depth + 1
     path = torch.full((num_requests, width), -1, dtype=torch.int32)
@@ -64,7 +76,7 @@ def accept_path(
                     top_p=float(_of(top_p, b, 1.0)),
                     min_p=float(_of(min_p, b, 0.0)),
                 )
-                token = inverse_cdf(probs, uniform)
+                token = inverse_cdf(probs, uniform) if int(status[b]) == OK else -1
             if int(status[b]) != OK:
                 break
             emitted[b, depth] = token
@@ -76,7 +88,7 @@ def accept_path(
             node = children[0]
             path[b, depth + 1] = node
             num_accepted[b] += 1
-    return AcceptedPath(
+    return Accepted(
         path, num_accepted, next_tokens, status, emitted, logprobs if return_logprobs else None
     )
 
