@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of docs/concepts.md from what the ops return.
 
-    python docs/pictures/make.py             every picture, beside this file
-    python docs/pictures/make.py --record    first decode the demo's prompts and export its tree
+    python docs/pictures/make.py             writes every SVG beside this file
 
-The trees themselves are drawn by `treeattn show`, from the JSON files beside this one.
+The draft trees are what `treeattn show` draws from the JSON files beside this one.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +20,7 @@ from treeattn import draw
 
 HERE = Path(__file__).resolve().parent
 CONTEXT_WORDS = ("In", "a", "house", "there", "lived")
-TREES = ("small_tree",)
+TREES = ("small_tree", "demo_tree")
 
 
 @dataclass(frozen=True)
@@ -265,11 +263,6 @@ def step_picture() -> str:
     return canvas.svg()
 
 
-def record() -> None:
-    """Decode the demo's prompts and export the tree that the demo draws."""
-    raise NotImplementedError
-
-
 PICTURES = {
     "plan": plan_picture,
     "remap": remap_picture,
@@ -289,8 +282,4 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="decode first, and export the tree")
-    if parser.parse_args().record:
-        record()
     make(HERE)

@@ -48,12 +48,12 @@ def test_lookup_needs_a_match_and_forgets_what_left() -> None:
 def test_suffix_offers_every_continuation() -> None:
     drafter = SuffixDraft(min_match=2)
     request = observed(drafter, [1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3, 60, 7, 1, 2, 3])
-    (tree,) = drafter.propose([request], 8, "tree")
+    (tree,) = drafter.propose([request], 24, "tree")
     assert tree is not None
     children = [int(tree.tokens[i]) for i in tree.children(0)]
     assert children == [60, 50]  # two of three times 60
     assert tree.tokens[0] == 3
-    (chain,) = drafter.propose([request], 8, "chain")
+    (chain,) = drafter.propose([request], 24, "chain")
     assert chain is not None
     assert chain.tokens[:2].tolist() == [3, 60]
     assert chain.parents.tolist() == list(range(-1, len(chain) - 1))

@@ -47,13 +47,17 @@ Variant = Callable[[Prompts, int], Run]  # token ids of the prompts, tokens to g
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 when fp32 output differs from plain decoding: that is a defect."""
-    prompts = json.loads((files("treeattn.cli") / "demo_prompts.json").read_text("utf-8"))
+    source = args.prompts or files("treeattn.cli") / "demo_prompts.json"
+    prompts = json.loads(source.read_text("utf-8"))
     if args.quick:
         prompts, args.max_new_tokens, args.repeats = prompts[:2], 32, 1
     decoder = load_decoder(args)
     if decoder.tokenizer is None:
         raise ValueError("the demo needs a checkpoint with a tokenizer")
-    ids = [decoder.tokenizer.encode_prompt(entry["prompt"]) for entry in prompts]
+    ids = [
+        entry.get("prompt_ids") or decoder.tokenizer.encode_prompt(entry["prompt"])
+        for entry in prompts
+    ]
     variants = _variants(args, decoder)
 
     names = [entry["name"] for entry in prompts]

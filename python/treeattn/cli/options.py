@@ -31,6 +31,12 @@ def add_demo(commands: Any) -> None:
     _add_model_options(parser)
     parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help='a JSON list of {"name": ..., "prompt": text or "prompt_ids": ids}',
+    )
     parser.add_argument("--repeats", type=int, default=3, help="interleaved; medians are reported")
     parser.add_argument("--quick", action="store_true", help="two prompts, 32 tokens, one repeat")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")

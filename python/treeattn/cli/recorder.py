@@ -61,9 +61,9 @@ def pictures(
 
 
 def telling(picture: Picture) -> int:
-    """How much a picture shows: many accepted tokens in a tree that branches."""
+    """How much a picture shows: accepted tokens in a tree that branches; a chain shows nothing."""
     num_leaves = len(picture.parents) - len({p for p in picture.parents if p >= 0})
-    return len(picture.accepted) * min(num_leaves, 4)
+    return len(picture.accepted) * (min(num_leaves, 5) - 1)
 
 
 def _accepted_path(tree: DraftTree, emitted: Sequence[int]) -> list[int]:
