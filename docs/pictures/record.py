@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the demo's prompts and exports, as JSON, the tree that `treeattn demo` draws.
+"""Decodes the recorded prompts of the tests and exports, as JSON, their most telling draft tree.
 
     python docs/pictures/record.py           writes demo_tree.json beside this file
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 
 from treeattn import Decoder
@@ -19,18 +18,18 @@ from treeattn.cli.recorder import Recorder, pictures, telling
 from treeattn.decoder.drafters import SuffixDraft
 from treeattn.draw import Picture
 
-MAX_NEW_TOKENS, NUM_NODES = 64, 16  # the demo's defaults
+PROMPTS = Path(__file__).resolve().parents[2] / "tests" / "data" / "smollm2_golden.json"
+MAX_NEW_TOKENS, NUM_NODES = 192, 16
 
 
 def record() -> Picture:
-    """The most telling step of tree decoding over the demo's prompts."""
+    """The most telling step of tree decoding over all prompts."""
     decoder = Decoder.from_pretrained(model_path(None))
     tokenizer = decoder.tokenizer
     assert tokenizer is not None
-    prompts = json.loads((files("treeattn.cli") / "demo_prompts.json").read_text("utf-8"))
     found: list[Picture] = []
-    for entry in prompts:
-        prompt = tokenizer.encode_prompt(entry["prompt"])
+    for entry in json.loads(PROMPTS.read_text("utf-8")):
+        prompt = entry["prompt_ids"]
         recorder = Recorder(SuffixDraft())
         (result,) = decoder.generate(
             [prompt], max_new_tokens=MAX_NEW_TOKENS, drafter=recorder, num_nodes=NUM_NODES

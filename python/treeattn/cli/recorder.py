@@ -60,10 +60,10 @@ def pictures(
         )
 
 
-def telling(picture: Picture) -> int:
-    """How much a picture shows: accepted tokens in a tree that branches; a chain shows nothing."""
+def telling(picture: Picture) -> tuple[bool, int, int]:
+    """How much a picture shows: first that it branches, then accepted tokens, then branches."""
     num_leaves = len(picture.parents) - len({p for p in picture.parents if p >= 0})
-    return len(picture.accepted) * (min(num_leaves, 5) - 1)
+    return num_leaves > 1, len(picture.accepted), num_leaves
 
 
 def _accepted_path(tree: DraftTree, emitted: Sequence[int]) -> list[int]:
