@@ -229,10 +229,15 @@ BAD_CALLS = [
     ("contiguous", {"q": torch.zeros(7, 4, 128)[..., ::2]}),
     ("num_nodes = 6", {"q": torch.zeros(6, 4, 64)}),
     ("multiple of k_cache's num_kv_heads, got 3 and 2", {"q": torch.zeros(7, 3, 64)}),
-    ("q must have k_cache's dtype", {"q": torch.zeros(7, 4, 64, dtype=torch.bfloat16)}),
+    (
+        "k_cache's dtype, float32, unless the pool is float8_e4m3fn; got bfloat16",
+        {"q": torch.zeros(7, 4, 64, dtype=torch.bfloat16)},
+    ),
     ("head_dim = 32", {"q": torch.zeros(7, 4, 32)}),
     ("window must be positive, got 0", {"window": 0}),
-    ("logits_soft_cap must be >= 0", {"logits_soft_cap": -1.0}),
+    ("logits_soft_cap must be finite and >= 0, got -1", {"logits_soft_cap": -1.0}),
+    ("logits_soft_cap must be finite and >= 0, got inf", {"logits_soft_cap": math.inf}),
+    ("positive multiple of k_cache's num_kv_heads, got 0", {"q": torch.zeros(7, 0, 64)}),
     ("sinks must have shape", {"sinks": torch.zeros(3)}),
     ("alibi_slopes must be float32", {"alibi_slopes": torch.zeros(4, dtype=torch.float64)}),
     ("k_scale is for float8_e4m3fn pools only", {"k_scale": 2.0}),
@@ -259,6 +264,23 @@ def test_pool_too_small_for_the_plan(device: str) -> None:
     with pytest.raises(ValueError, match=r"must be a (block|slot) of the pool"):
         treeattn.tree_attention(x.q, x.k_cache[:last], x.v_cache[:last], x.plan, out=out)
     assert (out == 5.0).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("context_lens", 2**30, r"plan.context_lens\[0\] must fit the \d+ blocks of its table"),
+        ("node_indptr", 10**8, r"plan.node_indptr\[0\] must be in \[0, 7\], got 100000000"),
+    ],
+)
+def test_a_plan_changed_by_its_owner_is_no_wild_read(
+    field: str, value: int, message: str, device: str
+) -> None:
+    """The plan aliases the caller's lengths and offsets."""
+    x = AttentionCase("").make(device)
+    getattr(x.plan, field).fill_(value)
+    with pytest.raises(ValueError, match=message):
+        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
 
 
 def test_empty_batch(device: str) -> None:

@@ -7,6 +7,31 @@
 namespace treeattn::bindings {
 namespace {
 
+std::string device_name(const torch::stable::Device& device) {
+  using torch::headeronly::DeviceType;
+  std::string name = device.type() == DeviceType::CPU    ? "cpu"
+                     : device.type() == DeviceType::CUDA ? "cuda"
+                                                         : "another device type";
+  if (device.type() != DeviceType::CPU && device.index() >= 0) {
+    name += ":" + std::to_string(device.index());
+  }
+  return name;
+}
+
+std::string shape_text(const Tensor& t) {
+  std::string text = "[";
+  for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
+  return text + "]";
+}
+
+std::string join(std::initializer_list<const char*> names) {
+  std::string text = "[";
+  for (const char* name : names) text += (text.size() > 1 ? ", " : "") + std::string(name);
+  return text + "]";
+}
+
+}  // namespace
+
 const char* dtype_name(ScalarType type) {
   switch (type) {
     case ScalarType::Float:
@@ -35,31 +60,6 @@ const char* dtype_name(ScalarType type) {
       return "another dtype";
   }
 }
-
-std::string device_name(const torch::stable::Device& device) {
-  using torch::headeronly::DeviceType;
-  std::string name = device.type() == DeviceType::CPU    ? "cpu"
-                     : device.type() == DeviceType::CUDA ? "cuda"
-                                                         : "another device type";
-  if (device.type() != DeviceType::CPU && device.index() >= 0) {
-    name += ":" + std::to_string(device.index());
-  }
-  return name;
-}
-
-std::string shape_text(const Tensor& t) {
-  std::string text = "[";
-  for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
-  return text + "]";
-}
-
-std::string join(std::initializer_list<const char*> names) {
-  std::string text = "[";
-  for (const char* name : names) text += (text.size() > 1 ? ", " : "") + std::string(name);
-  return text + "]";
-}
-
-}  // namespace
 
 std::optional<int64_t> Match::find(const std::string& symbol) const {
   if (std::isdigit(static_cast<unsigned char>(symbol[0]))) return std::stoll(symbol);

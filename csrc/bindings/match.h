@@ -48,6 +48,7 @@ class Match {
 };
 
 DType to_dtype(ScalarType type);
+const char* dtype_name(ScalarType type);
 
 template <class T>
 const T* const_data(const Tensor& t) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/tree_attention.h"
 
+#include <cmath>
 #include <new>
 
 #include "bindings/ops.h"
@@ -24,14 +25,29 @@ class AlignedFloats {
   float* memory_;
 };
 
-// What the plan could not know: that the blocks and slots exist in this pool.
-void check_slots(const TreeAttentionParams& p) {
+// What the plan could not know: that the blocks and slots exist in this pool. The plan aliases the
+// caller's lengths and offsets, so what bounds a read here is checked again.
+void check_slots(const TreeAttentionParams& p, int64_t max_blocks) {
   const int64_t num_slots = int64_t{p.k_pool.num_blocks} * p.k_pool.block_size;
+  int previous = 0;
+  for (int b = 0; b <= p.num_requests; ++b) {
+    TREEATTN_CHECK(p.node_indptr[b] >= previous && p.node_indptr[b] <= p.num_nodes,
+                   "tree_attention: plan.node_indptr[", b, "] must be in [", previous, ", ",
+                   p.num_nodes, "], got ", p.node_indptr[b]);
+    TREEATTN_CHECK(p.node_indptr[b] - previous <= int64_t{p.num_words} * 32,
+                   "tree_attention: plan.ancestors must have a bit per node of the largest tree, ",
+                   p.node_indptr[b] - previous, ", got ", p.num_words, " words");
+    previous = p.node_indptr[b];
+  }
   for (int b = 0; b < p.num_requests; ++b) {
     if (p.status[b] != 0) continue;
-    const int num_blocks = (p.context_lens[b] + p.k_pool.block_size - 1) / p.k_pool.block_size;
+    const int64_t num_blocks =
+        (int64_t{p.context_lens[b]} + p.k_pool.block_size - 1) / p.k_pool.block_size;
+    TREEATTN_CHECK(p.context_lens[b] >= 0 && num_blocks <= max_blocks,
+                   "tree_attention: plan.context_lens[", b, "] must fit the ", max_blocks,
+                   " blocks of its table, got ", p.context_lens[b]);
     const int32_t* blocks = p.block_table + b * p.stride_block_table;
-    for (int i = 0; i < num_blocks; ++i) {
+    for (int64_t i = 0; i < num_blocks; ++i) {
       TREEATTN_CHECK(blocks[i] >= 0 && blocks[i] < p.k_pool.num_blocks,
                      "tree_attention: block_table[", b, "][", i,
                      "] must be a block of the pool (0 to ", p.k_pool.num_blocks - 1, "), got ",
@@ -61,28 +77,40 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
   const KvPool k_pool = kv_pool(match, k_cache, "k_cache", k_scale, "k_scale");
   const KvPool v_pool = kv_pool(match, v_cache, "v_cache", v_scale, "v_scale");
   TREEATTN_CHECK(k_pool.dtype == DType::kFloat8E4M3 || k_pool.dtype == to_dtype(q.scalar_type()),
-                 kOp, ": q must have k_cache's dtype unless the pool is float8_e4m3fn");
-  TREEATTN_CHECK(k_pool.dtype == v_pool.dtype, kOp, ": v_cache must have k_cache's dtype");
-  TREEATTN_CHECK(match["num_kv_heads"] > 0 && match["num_qo_heads"] % match["num_kv_heads"] == 0,
-                 kOp, ": q's num_qo_heads must be a multiple of k_cache's num_kv_heads, got ",
+                 kOp, ": q must have k_cache's dtype, ", dtype_name(k_cache.scalar_type()),
+                 ", unless the pool is float8_e4m3fn; got ", dtype_name(q.scalar_type()));
+  TREEATTN_CHECK(k_pool.dtype == v_pool.dtype, kOp, ": v_cache must have k_cache's dtype, ",
+                 dtype_name(k_cache.scalar_type()), ", got ", dtype_name(v_cache.scalar_type()));
+  TREEATTN_CHECK(match["num_kv_heads"] > 0 && match["num_qo_heads"] > 0 &&
+                     match["num_qo_heads"] % match["num_kv_heads"] == 0,
+                 kOp,
+                 ": q's num_qo_heads must be a positive multiple of k_cache's num_kv_heads, got ",
                  match["num_qo_heads"], " and ", match["num_kv_heads"]);
   TREEATTN_CHECK(!window || *window > 0, kOp, ": window must be positive, got ",
                  window.value_or(0));
-  TREEATTN_CHECK(logits_soft_cap >= 0, kOp, ": logits_soft_cap must be >= 0, got ",
-                 logits_soft_cap);
+  TREEATTN_CHECK(logits_soft_cap >= 0 && std::isfinite(logits_soft_cap), kOp,
+                 ": logits_soft_cap must be finite and >= 0, got ", logits_soft_cap);
   TREEATTN_CHECK(sm_scale == sm_scale, kOp, ": sm_scale must be a number, got ", sm_scale);
   match(out, "out", {"num_nodes", "num_qo_heads", "head_dim"}, {q.scalar_type()});
   match.packed_from(out, "out", 2);
   match.bind("num_requests", context_lens.size(0));
   match.bind("num_requests + 1", context_lens.size(0) + 1);
   match(node_indptr, "plan.node_indptr", {"num_requests + 1"}, {ScalarType::Int});
+  match.packed_from(node_indptr, "plan.node_indptr", 0);
   match(context_lens, "plan.context_lens", {"num_requests"}, {ScalarType::Int});
+  match.packed_from(context_lens, "plan.context_lens", 0);
   match(block_table, "plan.block_table", {"num_requests", "max_blocks"}, {ScalarType::Int});
+  match.packed_from(block_table, "plan.block_table", 1);
   match(depths, "plan.depths", {"num_nodes"}, {ScalarType::Int});
+  match.packed_from(depths, "plan.depths", 0);
   match(slot_mapping, "plan.slot_mapping", {"num_nodes"}, {ScalarType::Long});
+  match.packed_from(slot_mapping, "plan.slot_mapping", 0);
   match(ancestors, "plan.ancestors", {"num_nodes", "num_words"}, {ScalarType::Int});
+  match.packed_from(ancestors, "plan.ancestors", 0);
   match(order, "plan.order", {"num_nodes"}, {ScalarType::Int});
+  match.packed_from(order, "plan.order", 0);
   match(status, "plan.status", {"num_requests"}, {ScalarType::Int});
+  match.packed_from(status, "plan.status", 0);
   if (sinks) {
     match(*sinks, "sinks", {"num_qo_heads"}, {ScalarType::Float});
     match.packed_from(*sinks, "sinks", 0);
@@ -91,7 +119,10 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
     match(*alibi_slopes, "alibi_slopes", {"num_qo_heads"}, {ScalarType::Float});
     match.packed_from(*alibi_slopes, "alibi_slopes", 0);
   }
-  if (lse) match(*lse, "lse", {"num_nodes", "num_qo_heads"}, {ScalarType::Float});
+  if (lse) {
+    match(*lse, "lse", {"num_nodes", "num_qo_heads"}, {ScalarType::Float});
+    match.packed_from(*lse, "lse", 0);
+  }
 
   const TreeAttentionParams params{
       .q = q.const_data_ptr(),
@@ -123,7 +154,7 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
       .logits_soft_cap = static_cast<float>(logits_soft_cap),
       .dtype = to_dtype(q.scalar_type()),
   };
-  check_slots(params);
+  check_slots(params, match["max_blocks"]);
 
   const std::vector<cpu::AttentionTile> tiles = cpu::attention_tiles(params);
   const cpu::AttentionScratch scratch = cpu::attention_scratch(params);

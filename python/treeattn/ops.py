@@ -16,7 +16,7 @@ from treeattn.plan import TreePlan, check_index_dtype
 Scale: TypeAlias = float | Tensor | None
 Param: TypeAlias = float | Tensor | None
 
-_RULES = {"greedy": 0, "target": 1}
+RULES = {"greedy": 0, "target": 1}
 _DRAWS = ("deterministic", "iid", "swor", "mixed", "pruned")
 
 
@@ -165,8 +165,8 @@ def accept_path(
     Raises ValueError for an unknown rule, rule target without seeds and uniforms where temperature
     > 0, temperature < 0 or NaN, top_p <= 0 or NaN, min_p > 1 or NaN.
     """
-    if rule not in _RULES:
-        raise ValueError(f"accept_path: rule must be one of {', '.join(_RULES)}, got {rule!r}")
+    if rule not in RULES:
+        raise ValueError(f"accept_path: rule must be one of {', '.join(RULES)}, got {rule!r}")
     if draws is not None and draws not in _DRAWS:
         raise ValueError(f"accept_path: draws must be one of {', '.join(_DRAWS)}, got {draws!r}")
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
@@ -197,9 +197,9 @@ def accept_path(
         plan.depths,
         plan.status,
         plan.max_depth,
-        _RULES[rule],
+        RULES[rule],
         per_request(temperature, torch.float32),
-        per_request(top_k, torch.int32),
+        per_request(_as_int32(top_k), torch.int32),
         per_request(top_p, torch.float32),
         per_request(min_p, torch.float32),
         per_request(seeds, torch.int64),
@@ -265,6 +265,11 @@ def merge_states(
     _library.require()
     torch.ops.treeattn.merge_states(out_a, lse_a, out_b, lse_b, out, lse)
     return out, lse
+
+
+def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
+    """Counts beyond int32 switch a filter off, as any count past the vocabulary does."""
+    return min(count, 2**31 - 1) if isinstance(count, int) else count
 
 
 def _scale_tensor(scale: Scale, like: Tensor) -> Tensor | None:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
         print(f"treeattn {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 
@@ -34,7 +35,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:
             raise ValueError(f"max_new_tokens must be >= 0, got {self.max_new_tokens}")
-        if isinstance(self.drafter, str) and self.drafter not in DRAFTERS:
+        named = self.drafter is None or isinstance(self.drafter, str)
+        if named and self.drafter not in DRAFTERS:
             raise ValueError(
                 f"drafter must be one of {', '.join(DRAFTERS)}, or a Drafter; got {self.drafter!r}"
             )
@@ -62,10 +64,17 @@ class Options:
         if self.seeds is None:
             drawn: list[int] = torch.randint(2**63 - 1, (num_prompts,)).tolist()
             return drawn
-        if isinstance(self.seeds, int):
-            return [self.seeds] * num_prompts
+        if isinstance(self.seeds, (int, Integral)):
+            return [_seed(self.seeds)] * num_prompts
         if len(self.seeds) != num_prompts:
             raise ValueError(
                 f"seeds must have one entry per prompt, {num_prompts}, got {len(self.seeds)}"
             )
-        return [int(seed) for seed in self.seeds]
+        return [_seed(seed) for seed in self.seeds]
+
+
+def _seed(value: Integral | int) -> int:
+    seed = int(value)
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seeds must fit in int64, got {seed}")
+    return seed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from treeattn.decoder.request import Request
-from treeattn.ops import AcceptedPath, accept_path
+from treeattn.ops import RULES, AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 from treeattn.tree import TreeBatch
 
@@ -27,6 +27,14 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be >= 0, got {self.temperature}")
+        if not self.top_p > 0:
+            raise ValueError(f"top_p must be > 0, got {self.top_p}")
+        if not self.min_p <= 1:
+            raise ValueError(f"min_p must be <= 1, got {self.min_p}")
         if not self.repetition_penalty > 0:
             raise ValueError(f"repetition_penalty must be > 0, got {self.repetition_penalty}")
 

@@ -57,10 +57,10 @@ def verify_step(
     clock.lap("accept")
 
     remap_kv(cache.k, cache.v, plan, accepted)
-    for b, (emitted, status, table) in enumerate(_read_back(accepted, plan)):
+    results = list(_read_back(accepted, plan))
+    _check_status(requests, results)
+    for b, (emitted, _, table) in enumerate(results):
         request = requests[b]
-        if status != 0:
-            raise RuntimeError(f"request {b}: {STATUS_TEXT[status]} at token {len(request.tokens)}")
         root = request.tokens[-1]
         kept = append_tokens(request, emitted)
         num_owned = len(cache.pool.block_table(request.seq))
@@ -76,7 +76,7 @@ def verify_step(
 
 def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
     """Cut a draft to the budget, and to the depth whose next token is the last that fits."""
-    if tree is None:
+    if tree is None or len(tree) == 0:
         return DraftTree.chain(request.tokens[-1:])
     if tree.tokens[0] != request.tokens[-1]:
         raise ValueError(
@@ -96,6 +96,15 @@ def _read_back(
     for row in torch.cat((accepted.emitted, counts, plan.block_table), 1).tolist():
         num_accepted, status = row[width : width + 2]
         yield row[: num_accepted + 1], status, row[width + 2 :]
+
+
+def _check_status(
+    requests: Sequence[Request], results: Sequence[tuple[list[int], int, list[int]]]
+) -> None:
+    """Raise, before anything is committed, when the target gave a request no token."""
+    for b, (request, (_, status, _)) in enumerate(zip(requests, results, strict=True)):
+        if status != 0:
+            raise RuntimeError(f"request {b}: {STATUS_TEXT[status]} at token {len(request.tokens)}")
 
 
 class _Clock:
