@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -125,10 +126,9 @@ def _ops() -> dict[str, dict[str, str]]:
 
 def _rules() -> dict[str, str]:
     """Every rule of the contract: lossless, lossy by design, or not in this version."""
-    try:
-        available: Iterable[str] = importlib.import_module("treeattn.ops")._RULES
-    except Exception:
-        available = ()
+    available: Iterable[str] = ()
+    with contextlib.suppress(ImportError, OSError):
+        available = importlib.import_module("treeattn.ops").RULES
     return {
         rule: "not in this version"
         if rule not in available

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from treeattn import _library
 from treeattn.plan import TreePlan, check_index_dtype
+from treeattn.tree import DRAWS
 
 Scale: TypeAlias = float | Tensor | None
 Param: TypeAlias = float | Tensor | None
 
 RULES = {"greedy": 0, "target": 1}
-_DRAWS = ("deterministic", "iid", "swor", "mixed", "pruned")
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +155,8 @@ def accept_path(
     int64). Order: temperature, allowed, top-k, top-p, min-p; temperature 0 is greedy for that row.
     allowed: [N, ceil(V / 32)] int32 bit mask, LSB first.
     uniforms: [N, 2] fp32 in place of the generator, column 1 is the draw made at the node.
+    draft_probs, draft_rows, typical_epsilon, typical_delta: these two rules do not read them; draws
+    may have any value, because they are lossless however the tree was drawn.
 
     return_logprobs: adds the raw log-softmax of each emitted token, before any of the above.
 
@@ -167,8 +169,8 @@ def accept_path(
     """
     if rule not in RULES:
         raise ValueError(f"accept_path: rule must be one of {', '.join(RULES)}, got {rule!r}")
-    if draws is not None and draws not in _DRAWS:
-        raise ValueError(f"accept_path: draws must be one of {', '.join(_DRAWS)}, got {draws!r}")
+    if draws is not None and draws not in DRAWS:
+        raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
         raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
     num_requests, width = plan.num_requests, plan.max_depth + 1
