@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the recorded prompts of the tests and exports, as JSON, their most telling draft tree.
+"""Decodes the demo's prompts and exports, as JSON, a draft tree that shows branches and a path.
 
     python docs/pictures/record.py           writes demo_tree.json beside this file
 
@@ -10,33 +10,43 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 
 from treeattn import Decoder
 from treeattn.cli.model import model_path
-from treeattn.cli.recorder import Recorder, pictures, telling
+from treeattn.cli.recorder import Recorder, pictures
 from treeattn.decoder.drafters import SuffixDraft
 from treeattn.draw import Picture
 
-PROMPTS = Path(__file__).resolve().parents[2] / "tests" / "data" / "smollm2_golden.json"
-MAX_NEW_TOKENS, NUM_NODES = 192, 16
+MAX_NEW_TOKENS, NUM_NODES = 64, 16  # the demo's defaults
 
 
 def record() -> Picture:
-    """The most telling step of tree decoding over all prompts."""
+    """The step with most accepted tokens times leaves.
+
+    Drafts are made wherever one token matches, and unlikely branches are kept: more to see than in
+    the trees that are worth their rows.
+    """
     decoder = Decoder.from_pretrained(model_path(None))
     tokenizer = decoder.tokenizer
     assert tokenizer is not None
     found: list[Picture] = []
-    for entry in json.loads(PROMPTS.read_text("utf-8")):
-        prompt = entry["prompt_ids"]
-        recorder = Recorder(SuffixDraft())
+    prompts = json.loads((files("treeattn.cli") / "demo_prompts.json").read_text("utf-8"))
+    for entry in prompts:
+        prompt = tokenizer.encode_prompt(entry["prompt"])
+        recorder = Recorder(SuffixDraft(min_match=1, min_prob=0.02))
         (result,) = decoder.generate(
             [prompt], max_new_tokens=MAX_NEW_TOKENS, drafter=recorder, num_nodes=NUM_NODES
         )
         sequence = [*prompt, *result.tokens]
         found += pictures(recorder.trees, sequence, tokenizer, entry["name"])
-    return max(found, key=telling)
+    return max(found, key=_telling)
+
+
+def _telling(picture: Picture) -> int:
+    num_leaves = len(picture.parents) - len({p for p in picture.parents if p >= 0})
+    return len(picture.accepted) * min(num_leaves, 4)
 
 
 if __name__ == "__main__":
