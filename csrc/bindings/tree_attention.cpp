@@ -156,13 +156,12 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
   };
   check_slots(params, match["max_blocks"]);
 
-  const std::vector<cpu::AttentionTile> tiles = cpu::attention_tiles(params);
-  const cpu::AttentionScratch scratch = cpu::attention_scratch(params);
-  const cpu::AttendTile attend_tile = cpu::attend_tile_kernel();
-  parallel_items(static_cast<int64_t>(tiles.size()), [&](const auto& next) {
-    const AlignedFloats memory(scratch.size);
-    for (int64_t i = next(); i < static_cast<int64_t>(tiles.size()); i = next()) {
-      attend_tile(params, scratch, tiles[i], memory.get());
+  const cpu::AttentionSchedule schedule(params, torch::stable::get_num_threads());
+  const AlignedFloats states(schedule.states_size());
+  parallel_items(schedule.num_units(), [&](const auto& next) {
+    const AlignedFloats scratch(schedule.scratch_size());
+    for (int64_t unit = next(); unit < schedule.num_units(); unit = next()) {
+      schedule.run(unit, scratch.get(), states.get());
     }
   });
   cpu::clear_unowned_rows(params);

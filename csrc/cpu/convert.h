@@ -138,9 +138,25 @@ inline void load_row(float* dst, const T* src, int size, int padded, float scale
   }
 }
 
+inline void store(Float32* p, Vec a) { store(&p->x, a); }
 template <class T>
-inline void store_row(T* dst, const float* src, int size) {
-  for (int i = 0; i < size; ++i) from_float(src[i], dst[i]);
+inline void store(T* p, Vec a) {
+  float lanes[Vec::kLanes];
+  store(lanes, a);
+  for (int i = 0; i < Vec::kLanes; ++i) from_float(lanes[i], p[i]);
+}
+#if defined(__AVX2__)
+inline void store(BFloat16* p, Vec a) { store_bf16(&p->bits, a); }
+inline void store(Float16* p, Vec a) { store_fp16(&p->bits, a); }
+#endif
+
+// dst[0 .. size) = src * factor; src is padded to a multiple of kLanes.
+template <class T>
+inline void store_row(T* dst, const float* src, int size, float factor) {
+  const Vec scale = broadcast(factor);
+  int i = 0;
+  for (; i + Vec::kLanes <= size; i += Vec::kLanes) store(dst + i, load(src + i) * scale);
+  for (; i < size; ++i) from_float(src[i] * factor, dst[i]);
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

@@ -1,305 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tree attention of one tile of query rows, with an online softmax over tiles of 64 keys.
+// Tree attention of a panel of query rows, with an online softmax over tiles of 64 keys.
 //
-// A row's keys lie on a virtual axis: key j < context_len is logical slot j, key context_len + d is
-// its ancestor of depth d. Key tiles are aligned on that axis, so a row meets the same tiles, in
-// the same lanes, whatever else is in the tree: its bits equal those of decoding its path alone.
-// - A tile inside the context is one dense product for all rows, without mask code.
-// - A tile that reaches into the tree (or is cut by a window) multiplies with the union of the
-//   rows' ancestors of those depths, gathered in place; each row then picks its own ancestor per
-//   depth (`compact`: row x virtual key), so softmax sees a dense tile again.
-// Unseen V rows get weight 0; when one of them is not finite, 0 * V is avoided key by key.
+// Tiles are aligned on the virtual axis (tree_attention_kernel.h), so a row meets the same tiles,
+// in the same lanes, whatever else is in the tree: its bits equal those of decoding its path alone.
+// - A tile inside the context is one product for all rows of the panel, without mask code.
+// - The tile that holds a node itself, which is its last, is done node by node: the node's heads
+//   times the keys of its path, read in place. Most trees need nothing else: the cost is that of
+//   what is seen.
+// - A tile that reaches into the tree but not to the end of the path (deep trees), or is cut by a
+//   window, is done 16 nodes at a time: it multiplies with the union of the nodes' ancestors of
+//   those depths; each row then picks its own ancestor per depth (`dense`: row x virtual key), so
+//   softmax sees a dense tile again. Where every depth has one node (a chain), columns are virtual
+//   keys already. Unseen V rows get weight 0; when one of them is not finite, 0 * V is avoided
+//   element by element.
 #include "cpu/tree_attention_kernel.h"
 
-#include "cpu/attention_gemm.h"
-#include "cpu/convert.h"
-#include "cpu/key_columns.h"
+#include "cpu/ancestor_union.h"
+#include "cpu/path_product.h"
+#include "cpu/softmax_rows.h"
+#include "cpu/value_steps.h"
 
 namespace treeattn::cpu::TREEATTN_ISA {
 namespace {
 
-constexpr float kInf = __builtin_inff();
-constexpr int kMaxTileNodes = 64;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
-class TileAttention {
+template <class Step>
+class PanelAttention {
  public:
-  TileAttention(const TreeAttentionParams& p, const AttentionScratch& scratch,
-                const AttentionTile& tile, float* memory)
+  PanelAttention(const TreeAttentionParams& p, const AttentionLayout& layout,
+                 const AttentionPanel& panel, float* scratch)
       : p_(p),
-        tile_(tile),
-        begin_(p.node_indptr[tile.request]),
-        context_len_(p.context_lens[tile.request]),
+        panel_(panel),
+        tree_(p, panel.request),
         group_(p.num_qo_heads / p.k_pool.num_kv_heads),
-        num_rows_(tile.num_nodes * group_),
+        num_rows_(panel.num_nodes * group_),
         padded_dim_(padded(p.k_pool.head_dim)),
-        q_(memory + scratch.q),
-        out_(memory + scratch.out),
-        max_(memory + scratch.max),
-        sum_(memory + scratch.sum),
-        rescale_(memory + scratch.rescale),
-        k_transposed_(memory + scratch.k_transposed),
-        v_packed_(memory + scratch.v_rows),
-        scores_(memory + scratch.scores),
-        compact_(memory + scratch.compact),
-        union_nodes_(reinterpret_cast<int*>(memory + scratch.union_nodes)),
-        depth_begin_(union_nodes_ + p.num_words * 32) {
-    for (int i = 0; i < tile.num_nodes; ++i) {
-      nodes_[i] = p.order[begin_ + tile.first + i];
-      positions_[i] = context_len_ + depth(nodes_[i]);
-      min_position_ = i == 0 ? positions_[i] : min_int(min_position_, positions_[i]);
-      max_position_ = i == 0 ? positions_[i] : max_int(max_position_, positions_[i]);
-    }
-  }
-
-  void run() {
-    load_queries();
-    sort_union_by_depth();
-    const int first_key = p_.window > 0 ? max_int(0, min_position_ - p_.window + 1) : 0;
-    const int first_whole = p_.window > 0 ? max_position_ - p_.window + 1 : 0;
-    for (int key = first_key / kTileKeys * kTileKeys; key <= max_position_; key += kTileKeys) {
-      if (key >= first_whole && key + kTileKeys <= context_len_) {
-        attend_context(key);
-      } else {
-        attend_masked(key);
-      }
-    }
-    finish();
-  }
-
- private:
-  int depth(int node_id) const { return p_.depths[begin_ + node_id]; }
-  const uint32_t* ancestors(int node_id) const {
-    return p_.ancestors + int64_t{begin_ + node_id} * p_.num_words;
-  }
-  static bool has_bit(const uint32_t* words, int bit) { return words[bit / 32] >> bit % 32 & 1; }
-  int qo_head(int row) const { return tile_.kv_head * group_ + row % group_; }
-
-  // Virtual keys [first, last) of the tile starting at `key` that node i sees.
-  int first_seen(int i, int key) const {
-    const int first = p_.window > 0 ? positions_[i] - p_.window + 1 - key : 0;
-    return max_int(0, min_int(kTileKeys, first));
-  }
-  int last_seen(int i, int key) const {
-    return max_int(0, min_int(kTileKeys, positions_[i] + 1 - key));
-  }
-
-  void load_queries() {
+        rows_per_group_(attention_group_rows(padded_dim_)),
+        queries_(reinterpret_cast<Element*>(scratch + layout.queries)),
+        keys_(reinterpret_cast<Element*>(scratch + layout.keys)),
+        values_(reinterpret_cast<Element*>(scratch + layout.values)),
+        path_queries_(scratch + layout.path_queries),
+        scores_(scratch + layout.scores),
+        dense_(scratch + layout.dense),
+        tops_(scratch + layout.tops),
+        rescale_(scratch + layout.rescale),
+        union_nodes_(reinterpret_cast<int*>(scratch + layout.union_nodes)) {
     const float k_scale =
-        p_.k_pool.scale ? p_.k_pool.scale[tile_.kv_head * p_.k_pool.stride_scale] : 1.0f;
-    with_element(p_.dtype, [&](auto element) {
-      using T = decltype(element);
-      for (int row = 0; row < num_rows_; ++row) {
-        const int64_t offset =
-            (begin_ + nodes_[row / group_]) * p_.stride_q_node + qo_head(row) * p_.stride_q_head;
-        load_row(q_ + row * padded_dim_, static_cast<const T*>(p_.q) + offset, p_.k_pool.head_dim,
-                 padded_dim_, p_.sm_scale * k_scale);
-      }
-    });
-    std::memset(out_, 0, sizeof(float) * num_rows_ * padded_dim_);
-    for (int row = 0; row < num_rows_; ++row) {
-      max_[row] = -kInf;
-      sum_[row] = 0.0f;
+        p.k_pool.scale ? p.k_pool.scale[panel.kv_head * p.k_pool.stride_scale] : 1.0f;
+    const float scale = p.sm_scale * k_scale;
+    query_sign_ = scale < 0.0f ? -1.0f : scale == 0.0f ? 0.0f : 1.0f;
+    score_scale_ = scale == 0.0f ? 1.0f : __builtin_fabsf(scale);
+    const bool bent = p.logits_soft_cap > 0.0f || p.alibi_slopes != nullptr;
+    factor_ = bent ? kLog2E : score_scale_ * kLog2E;
+    for (int i = 0; i < panel.num_nodes; ++i) {
+      const int at = position(i);
+      min_position_ = i == 0 ? at : min_int(min_position_, at);
+      max_position_ = i == 0 ? at : max_int(max_position_, at);
     }
   }
 
-  // The tile's ancestors (self included), by depth, then id: a counting sort.
-  void sort_union_by_depth() {
-    const int max_depth = max_position_ - context_len_;
-    for (int d = 0; d <= max_depth + 1; ++d) depth_begin_[d] = 0;
-    const auto for_each_in_union = [this](auto&& f) {
-      for (int word = 0; word < p_.num_words; ++word) {
-        uint32_t bits = 0;
-        for (int i = 0; i < tile_.num_nodes; ++i) bits |= ancestors(nodes_[i])[word];
-        for (; bits != 0; bits &= bits - 1) f(word * 32 + __builtin_ctz(bits));
-      }
-    };
-    for_each_in_union([this](int id) { ++depth_begin_[depth(id) + 1]; });
-    for (int d = 0; d <= max_depth; ++d) depth_begin_[d + 1] += depth_begin_[d];
-    for_each_in_union([this](int id) { union_nodes_[depth_begin_[depth(id)]++] = id; });
-    for (int d = max_depth + 1; d > 0; --d) depth_begin_[d] = depth_begin_[d - 1];
-    depth_begin_[0] = 0;
-  }
-
-  void add_key(KeyColumns& columns, int64_t slot, int node_id, int offset) const {
-    columns.add(row_of(p_.k_pool, slot, tile_.kv_head), row_of(p_.v_pool, slot, tile_.kv_head),
-                node_id, offset);
-  }
-
-  void add_context_keys(KeyColumns& columns, int key, int count) const {
-    const int32_t* blocks = p_.block_table + tile_.request * p_.stride_block_table;
-    const int block_size = p_.k_pool.block_size;
-    for (int i = 0; i < count; ++i) {
-      const int slot = key + i;
-      add_key(columns, int64_t{blocks[slot / block_size]} * block_size + slot % block_size, -1, i);
-    }
-    columns.num_context = columns.count;
-  }
-
-  // Soft cap and ALiBi on the scores of all rows for virtual keys key .. key + kTileKeys.
-  void bend_scores(float* scores, int key) {
-    if (p_.logits_soft_cap > 0.0f) {
-      const Vec cap = broadcast(p_.logits_soft_cap), two = broadcast(2.0f), one = broadcast(1.0f);
-      const Vec limit = broadcast(-80.0f);
-      for (int i = 0; i < num_rows_ * kTileKeys; i += Vec::kLanes) {
-        // tanh(x) = 1 - 2 / (e^2x + 1); bounded so that e^2x stays finite, NaN kept
-        const Vec minus_2x = max(limit, (broadcast(-2.0f) * load(scores + i)) / cap);
-        const Vec e = exp(broadcast(0.0f) - minus_2x);
-        store(scores + i, cap * (one - two / (e + one)));
-      }
-    }
-    if (p_.alibi_slopes == nullptr) return;
-    for (int row = 0; row < num_rows_; ++row) {
-      const float slope = p_.alibi_slopes[qo_head(row)];
-      const int first = key - positions_[row / group_];
-      for (int i = 0; i < kTileKeys; ++i) {
-        scores[row * kTileKeys + i] += slope * static_cast<float>(first + i);
-      }
-    }
-  }
-
-  // Scores become weights exp(score - max); max, sum and the factor for `out` are brought up to
-  // date.
-  void softmax(float* scores) {
-    constexpr int kVecs = kTileKeys / Vec::kLanes;
-    for (int row = 0; row < num_rows_; ++row) {
-      float* s = scores + row * kTileKeys;
-      Vec x[kVecs];
-      for (int i = 0; i < kVecs; ++i) x[i] = load(s + i * Vec::kLanes);
-      Vec top = x[0];
-      for (int i = 1; i < kVecs; ++i) top = max(top, x[i]);
-      const float new_max = __builtin_fmaxf(max_[row], reduce_max(top));
-      // While nothing is seen, -inf - -inf would be NaN: any finite shift gives weights of 0.
-      const Vec shift = broadcast(new_max == -kInf ? 0.0f : new_max);
-      Vec total = broadcast(0.0f);
-      for (int i = 0; i < kVecs; ++i) {
-        x[i] = exp(x[i] - shift);
-        total = total + x[i];
-        store(s + i * Vec::kLanes, x[i]);
-      }
-      float rescale[Vec::kLanes];
-      store(rescale, exp(broadcast(max_[row]) - shift));
-      rescale_[row] = rescale[0];
-      sum_[row] = sum_[row] * rescale[0] + reduce_add(total);
-      max_[row] = new_max;
-    }
-  }
-
-  void attend_context(int key) {
-    KeyColumns columns;
-    add_context_keys(columns, key, kTileKeys);
-    pack_keys(columns, p_.k_pool, k_transposed_);
-    score_tile(q_, padded_dim_, num_rows_, k_transposed_, p_.k_pool.head_dim, kTileKeys, scores_);
-    bend_scores(scores_, key);
-    softmax(scores_);
-    const float* v_rows[kTileKeys];
-    pack_values(columns, p_.v_pool, v_packed_, v_rows);
-    value_tile(scores_, num_rows_, v_rows, padded_dim_, kTileKeys, rescale_, out_);
-  }
-
-  // Calls f(columns) with the context keys and tree nodes of one virtual tile, 64 at a time.
-  template <class F>
-  void for_each_columns(int key, F&& f) {
-    KeyColumns columns;
-    add_context_keys(columns, key, max_int(0, min_int(kTileKeys, context_len_ - key)));
-    const int first_depth = max_int(0, key - context_len_);
-    const int last_depth = min_int(max_position_ + 1, key + kTileKeys) - context_len_;
-    const int first = last_depth > first_depth ? depth_begin_[first_depth] : 0;
-    const int last = last_depth > first_depth ? depth_begin_[last_depth] : 0;
-    for (int i = first; i < last; ++i) {
-      if (columns.count == kTileKeys) {
-        f(columns);
-        columns.count = columns.num_context = 0;
-      }
-      const int id = union_nodes_[i];
-      add_key(columns, p_.slot_mapping[begin_ + id], id, context_len_ + depth(id) - key);
-    }
-    f(columns);
-  }
-
-  // Bit c: node i sees column c.
-  uint64_t seen_columns(int i, int key, const KeyColumns& columns) const {
-    const int first = first_seen(i, key), last = last_seen(i, key);
-    const uint32_t* words = ancestors(nodes_[i]);
-    uint64_t seen = 0;
-    for (int c = 0; c < columns.count; ++c) {
-      const bool in_range = columns.offsets[c] >= first && columns.offsets[c] < last;
-      const bool on_path = c < columns.num_context || has_bit(words, columns.nodes[c]);
-      seen |= uint64_t{in_range && on_path} << c;
-    }
-    return seen;
-  }
-
-  // Calls f(c) for the tree nodes among the columns that node i sees.
-  template <class F>
-  void for_each_seen_node(int i, int key, const KeyColumns& columns, F&& f) const {
-    if (columns.num_context == kTileKeys) return;
-    uint64_t seen = seen_columns(i, key, columns) >> columns.num_context << columns.num_context;
-    for (; seen != 0; seen &= seen - 1) f(__builtin_ctzll(seen));
-  }
-
-  void attend_masked(int key) {
-    for_each_columns(key, [&](const KeyColumns& columns) {
-      pack_keys(columns, p_.k_pool, k_transposed_);
-      score_tile(q_, padded_dim_, num_rows_, k_transposed_, p_.k_pool.head_dim, columns.count,
-                 scores_);
-      for (int row = 0; row < num_rows_; ++row) {
-        const float* from = scores_ + row * kTileKeys;
-        float* to = compact_ + row * kTileKeys;
-        std::memcpy(to, from, sizeof(float) * columns.num_context);
-        for_each_seen_node(row / group_, key, columns,
-                           [&](int c) { to[columns.offsets[c]] = from[c]; });
-      }
-    });
-    bend_scores(compact_, key);
-    for (int row = 0; row < num_rows_; ++row) {
-      float* s = compact_ + row * kTileKeys;
-      for (int i = 0; i < first_seen(row / group_, key); ++i) s[i] = -kInf;
-      for (int i = last_seen(row / group_, key); i < kTileKeys; ++i) s[i] = -kInf;
-    }
-    softmax(compact_);
-    for_each_columns(key, [&](const KeyColumns& columns) {
-      const float* v_rows[kTileKeys];
-      pack_values(columns, p_.v_pool, v_packed_, v_rows);
-      for (int row = 0; row < num_rows_; ++row) {
-        const float* from = compact_ + row * kTileKeys;
-        float* to = scores_ + row * kTileKeys;
-        std::memset(to, 0, sizeof(float) * kTileKeys);
-        std::memcpy(to, from, sizeof(float) * columns.num_context);
-        for_each_seen_node(row / group_, key, columns,
-                           [&](int c) { to[c] = from[columns.offsets[c]]; });
-      }
-      if (all_rows_finite(v_rows, columns.count, padded_dim_)) {
-        value_tile(scores_, num_rows_, v_rows, padded_dim_, columns.count, rescale_, out_);
-      } else {
-        add_seen_values(key, columns, v_rows);
-      }
-      for (int row = 0; row < num_rows_; ++row) rescale_[row] = 1.0f;
-    });
-  }
-
-  // value_tile for V rows that are not finite: the same sums, over the keys that each row sees.
-  void add_seen_values(int key, const KeyColumns& columns, const float* const* v_rows) {
-    for (int row = 0; row < num_rows_; ++row) {
-      const uint64_t seen = seen_columns(row / group_, key, columns);
-      const float* weights = scores_ + row * kTileKeys;
-      for (int d = 0; d < padded_dim_; d += Vec::kLanes) {
-        float* out = out_ + row * padded_dim_ + d;
-        Vec sum = load(out) * broadcast(rescale_[row]);
-        for (uint64_t left = seen; left != 0; left &= left - 1) {
-          const int c = __builtin_ctzll(left);
-          sum = fma(broadcast(weights[c]), load(v_rows[c] + d), sum);
+  void attend_stream(int stream, const RowStates& states) {
+    clear(states, num_rows_, padded_dim_);
+    for (int chunk = stream; chunk * kChunkKeys <= max_position_; chunk += kNumStreams) {
+      const int end = min_int(max_position_ + 1, (chunk + 1) * kChunkKeys);
+      int key = max_int(chunk * kChunkKeys, first_key());
+      while (key < end) {
+        if (is_whole(key)) {
+          attend_context(key, states);
+          key += kTileKeys;
+        } else {
+          const int first = key;
+          while (key < end && !is_whole(key)) key += kTileKeys;
+          attend_tree(first, key, states);
         }
-        store(out, sum);
       }
     }
   }
 
-  void finish() {
+  void merge(const RowStates& a, const RowStates& b) {
+    merge_rows(a, b, num_rows_, padded_dim_, factor_, tops_, rescale_, scores_);
+  }
+
+  void write_rows(const RowStates& states) {
     const float v_scale =
-        p_.v_pool.scale ? p_.v_pool.scale[tile_.kv_head * p_.v_pool.stride_scale] : 1.0f;
+        p_.v_pool.scale ? p_.v_pool.scale[panel_.kv_head * p_.v_pool.stride_scale] : 1.0f;
     for (int row = 0; row < num_rows_; ++row) {
       const int head = qo_head(row);
-      float sum = sum_[row], top = max_[row], rescale = 1.0f;
+      float sum = reduce_add(load(states.sums + row * Vec::kLanes));
+      float top = states.maxima[row] * factor_ * kLn2, rescale = 1.0f;
       if (p_.sinks != nullptr) {
         const float sink = p_.sinks[head];
         const float new_top = __builtin_fmaxf(top, sink);
@@ -307,39 +96,362 @@ class TileAttention {
         sum = sum * rescale + __builtin_expf(sink - new_top);
         top = new_top;
       }
-      const int64_t global = begin_ + nodes_[row / group_];
-      if (p_.lse != nullptr) {
-        p_.lse[global * p_.num_qo_heads + head] = top + __builtin_logf(sum);
-      }
-      float* out = out_ + row * padded_dim_;
-      const Vec factor = broadcast(rescale * v_scale), total = broadcast(sum);
-      for (int d = 0; d < padded_dim_; d += Vec::kLanes) {
-        store(out + d, load(out + d) * factor / total);
-      }
+      const int64_t node = tree_.begin + tree_.node_at(panel_.first + row / group_);
+      if (p_.lse != nullptr) p_.lse[node * p_.num_qo_heads + head] = top + __builtin_logf(sum);
       with_element(p_.dtype, [&](auto element) {
         using T = decltype(element);
-        store_row(static_cast<T*>(p_.out) + global * p_.stride_out_node + head * p_.stride_out_head,
-                  out, p_.k_pool.head_dim);
+        store_row(static_cast<T*>(p_.out) + node * p_.stride_out_node + head * p_.stride_out_head,
+                  states.out + row * padded_dim_, p_.k_pool.head_dim, rescale * v_scale / sum);
       });
     }
   }
 
+ private:
+  using Element = typename Step::Element;
+
+  int qo_head(int row) const { return panel_.kv_head * group_ + row % group_; }
+  int position(int i) const {
+    return tree_.context_len + tree_.depth(tree_.node_at(panel_.first + i));
+  }
+  // The first tile with a key that some row sees.
+  int first_key() const {
+    const int first = p_.window > 0 ? max_int(0, min_position_ - p_.window + 1) : 0;
+    return first / kTileKeys * kTileKeys;
+  }
+  // Whether all rows see all keys of a tile, as part of the context.
+  bool is_whole(int key) const {
+    return key + kTileKeys <= tree_.context_len &&
+           (p_.window == 0 || key > max_position_ - p_.window);
+  }
+
+  // Soft cap and ALiBi on `num_rows` rows of scores for virtual keys key ...
+  void bend_scores(float* scores, int first_row, int num_rows, int key) {
+    if (p_.logits_soft_cap <= 0.0f && p_.alibi_slopes == nullptr) return;
+    const Vec scale = broadcast(score_scale_);
+    const int size = num_rows * kTileKeys;
+    for (int i = 0; i < size; i += Vec::kLanes) store(scores + i, load(scores + i) * scale);
+    if (p_.logits_soft_cap > 0.0f) {
+      const Vec cap = broadcast(p_.logits_soft_cap), two = broadcast(2.0f), one = broadcast(1.0f);
+      const Vec limit = broadcast(-80.0f);
+      for (int i = 0; i < size; i += Vec::kLanes) {
+        // tanh(x) = 1 - 2 / (e^2x + 1); bounded so that e^2x stays finite, NaN kept
+        const Vec minus_2x = max(limit, (broadcast(-2.0f) * load(scores + i)) / cap);
+        const Vec e = exp(broadcast(0.0f) - minus_2x);
+        store(scores + i, cap * (one - two / (e + one)));
+      }
+    }
+    if (p_.alibi_slopes == nullptr) return;
+    for (int row = 0; row < num_rows; ++row) {
+      const float slope = p_.alibi_slopes[qo_head(first_row + row)];
+      const int first = key - position((first_row + row) / group_);
+      for (int i = 0; i < kTileKeys; ++i) {
+        scores[row * kTileKeys + i] += slope * static_cast<float>(first + i);
+      }
+    }
+  }
+
+  void add_context(KeyColumns& columns, int key, int count) const {
+    add_context_keys(columns, p_.k_pool, p_.v_pool,
+                     p_.block_table + panel_.request * p_.stride_block_table, panel_.kv_head, key,
+                     count);
+  }
+
+  void add_node(KeyColumns& columns, int id, int offset) const {
+    const int64_t slot = tree_.slot(id);
+    const int64_t block = slot / p_.k_pool.block_size;
+    const int64_t row = slot - block * p_.k_pool.block_size;
+    columns.add(row_of(p_.k_pool, block, row, panel_.kv_head),
+                row_of(p_.v_pool, block, row, panel_.kv_head), id, offset);
+  }
+
+  // Calls f(row of the node, load(to, sign)) for the node's heads.
+  template <class F>
+  void load_node_queries(int i, F&& f) const {
+    const int64_t node = tree_.begin + tree_.node_at(panel_.first + i);
+    with_element(p_.dtype, [&](auto element) {
+      using T = decltype(element);
+      for (int row = 0; row < group_; ++row) {
+        const T* q =
+            static_cast<const T*>(p_.q) + node * p_.stride_q_node + qo_head(row) * p_.stride_q_head;
+        f(row,
+          [&](auto* to, float sign) { load_query(to, q, p_.k_pool.head_dim, padded_dim_, sign); });
+      }
+    });
+  }
+
+  // The queries of all rows for the products of whole tiles, once.
+  void load_queries() {
+    if (queries_loaded_) return;
+    queries_loaded_ = true;
+    for (int i = 0; i < panel_.num_nodes; ++i) {
+      load_node_queries(i, [&](int row, auto load) {
+        load(queries_ + (i * group_ + row) * padded_dim_, query_sign_);
+      });
+    }
+  }
+
+  void attend_context(int key, const RowStates& states) {
+    load_queries();
+    KeyColumns columns, next;
+    add_context(columns, key, kTileKeys);
+    const int next_key =
+        key + ((key + kTileKeys) % kChunkKeys != 0 ? kTileKeys
+                                                   : kTileKeys + (kNumStreams - 1) * kChunkKeys);
+    Prefetch prefetch;
+    if (is_whole(next_key)) {
+      add_context(next, next_key, kTileKeys);
+      const int num_calls = (num_rows_ + kRowBlock - 1) / kRowBlock *
+                            (kTileKeys / kPanel + (padded_dim_ + kPanel - 1) / kPanel);
+      prefetch = Prefetch(next.rows, 2 * kTileKeys,
+                          p_.k_pool.head_dim * element_size(p_.k_pool.dtype), num_calls);
+    }
+    pack_keys<Step>(columns, p_.k_pool, keys_);
+    ValueSteps<Step> steps;
+    add_context_steps(steps, columns);
+    pack_values(steps, p_.v_pool, values_);
+    for (int row = 0; row < num_rows_; row += rows_per_group_) {
+      const int num_rows = min_int(rows_per_group_, num_rows_ - row);
+      const RowStates group = states.from_row(row, padded_dim_);
+      score_tile<Step>(queries_ + row * padded_dim_, padded_dim_, num_rows, keys_, num_steps(),
+                       kTileKeys, scores_, prefetch);
+      bend_scores(scores_, row, num_rows, key);
+      softmax_rows<Step>(scores_, num_rows, kTileKeys, factor_, group, tops_, rescale_);
+      value_tile<Step>(reinterpret_cast<const Element*>(scores_), num_rows, values_, steps.count,
+                       padded_dim_, rescale_, group.out, prefetch);
+    }
+  }
+
+  void attend_tree(int first_key, int last_key, const RowStates& states) {
+    for (int i = 0; i < panel_.num_nodes; i += kMaxTileNodes) {
+      const int num_nodes = min_int(kMaxTileNodes, panel_.num_nodes - i);
+      const RowStates rows = states.from_row(i * group_, padded_dim_);
+      int last_position = 0;
+      for (int j = i; j < i + num_nodes; ++j) last_position = max_int(last_position, position(j));
+      if (last_position < first_key + kTileKeys) {
+        attend_own_tiles(i, num_nodes, first_key, rows);
+        continue;
+      }
+      load_queries();
+      const TreeTile tile(tree_, panel_.first + i, num_nodes, union_nodes_);
+      for (int key = first_key; key < last_key; key += kTileKeys) {
+        if (tile.any_sees(key)) attend_tree_tile(tile, i * group_, key, rows);
+        attend_own_tiles(i, num_nodes, key, rows);
+      }
+    }
+  }
+
+  // The keys of some nodes in the tile that starts at `key`, where they lie in it themselves.
+  // Returns the largest count, padded. In depth-first order a path differs from the one before it
+  // only from the node's own depth on.
+  int collect_paths(int first, int num_nodes, int key, PathKeys* paths) const {
+    KeyColumns seen;  // context keys, then the ancestors of the current node
+    add_context(seen, key, max_int(0, min_int(kTileKeys, tree_.context_len - key)));
+    const int first_depth = max_int(0, key - tree_.context_len);
+    const int first_node = tree_.node_at(panel_.first + first);
+    tree_.for_each_ancestor(first_node, first_depth, [&](int id) {
+      if (seen.count < kTileKeys) add_node(seen, id, seen.count);
+    });
+    int width = 0;
+    for (int i = 0; i < num_nodes; ++i) {
+      const int node = tree_.node_at(panel_.first + first + i);
+      const int at = tree_.context_len + tree_.depth(node);
+      if (at < key || at >= key + kTileKeys) continue;
+      seen.count = at - key;
+      add_node(seen, node, seen.count);
+      paths[i].take(seen, p_.window > 0 ? max_int(0, at - p_.window + 1 - key) : 0);
+      paths[i].first += key;
+      width = max_int(width, paths[i].count);
+    }
+    return padded(width);
+  }
+
+  // The tile that starts at `key`, for those of some nodes that lie in it themselves.
+  void attend_own_tiles(int first, int num_nodes, int key, const RowStates& states) {
+    PathKeys paths[kMaxTileNodes];
+    const int width = collect_paths(first, num_nodes, key, paths);
+    if (width == 0) return;
+    for (int i = 0; i < num_nodes; ++i) {
+      float* const scores = scores_ + i * group_ * kTileKeys;
+      if (paths[i].count > 0) {
+        load_node_queries(first + i, [&](int row, auto load) {
+          load(path_queries_ + row * padded_dim_, query_sign_);
+        });
+        with_element(p_.k_pool.dtype, [&](auto element) {
+          score_path<decltype(element)>(path_queries_, padded_dim_, group_, paths[i],
+                                        p_.k_pool.head_dim, scores);
+        });
+        bend_scores(scores, (first + i) * group_, group_, paths[i].first);
+      }
+      for (int row = 0; row < group_; ++row) {
+        fill(scores + row * kTileKeys, paths[i].count, width, -kInf);
+      }
+    }
+    softmax_rows<FloatStep>(scores_, num_nodes * group_, width, factor_, states, tops_, rescale_);
+    for (int i = 0; i < num_nodes; ++i) {
+      const int row = i * group_;
+      with_element(p_.v_pool.dtype, [&](auto element) {
+        value_path<decltype(element)>(scores_ + row * kTileKeys, group_, paths[i],
+                                      p_.v_pool.head_dim, rescale_ + row,
+                                      states.out + row * padded_dim_, padded_dim_);
+      });
+    }
+  }
+
+  // Calls f(columns, all) with the context keys and union nodes of one virtual tile, 64 at a time;
+  // `all` says that there is just one call.
+  template <class F>
+  void for_each_columns(const TreeTile& tile, int key, F&& f) {
+    KeyColumns columns;
+    add_context(columns, key, max_int(0, min_int(kTileKeys, tree_.context_len - key)));
+    const auto nodes = tile.nodes_of_depths(max_int(0, key - tree_.context_len),
+                                            key + kTileKeys - tree_.context_len);
+    const bool all = columns.count + nodes.size() <= kTileKeys;
+    for (const int id : nodes) {
+      if (columns.count == kTileKeys) {
+        f(columns, all);
+        columns.count = columns.num_context = 0;
+      }
+      add_node(columns, id, tree_.context_len + tree_.depth(id) - key);
+    }
+    f(columns, all);
+  }
+
+  // The scores of a tile by virtual key: in scores_ where its columns are that already, else
+  // gathered into dense_.
+  float* score_tree_tile(const TreeTile& tile, int first_row, int key) {
+    float* dense = dense_;
+    Prefetch none;
+    for_each_columns(tile, key, [&](const KeyColumns& columns, bool all) {
+      pack_keys<Step>(columns, p_.k_pool, keys_);
+      score_tile<Step>(queries_ + first_row * padded_dim_, padded_dim_, tile.num_nodes() * group_,
+                       keys_, num_steps(), columns.count, scores_, none);
+      if (all && columns.in_order()) {
+        dense = scores_;
+        return;
+      }
+      for (int i = 0; i < tile.num_nodes(); ++i) {
+        const uint64_t seen = tile.path_mask(i, columns.nodes, columns.num_context, columns.count);
+        for (int row = i * group_; row < (i + 1) * group_; ++row) {
+          const float* from = scores_ + row * kTileKeys;
+          float* to = dense_ + row * kTileKeys;
+          std::memcpy(to, from, sizeof(float) * columns.num_context);
+          for (uint64_t left = seen; left != 0; left &= left - 1) {
+            const int c = __builtin_ctzll(left);
+            to[columns.offsets[c]] = from[c];
+          }
+        }
+      }
+    });
+    return dense;
+  }
+
+  void attend_tree_tile(const TreeTile& tile, int first_row, int key, const RowStates& states) {
+    const int num_rows = tile.num_nodes() * group_;
+    float* const dense = score_tree_tile(tile, first_row, key);
+    bend_scores(dense, first_row, num_rows, key);
+    for (int row = 0; row < num_rows; ++row) {
+      const int i = row / group_;
+      const int num_unseen = tile.sees(i, key) ? tile.first_seen(i, key) : kTileKeys;
+      for (int c = 0; c < num_unseen; ++c) dense[row * kTileKeys + c] = -kInf;
+    }
+    softmax_rows<Step>(dense, num_rows, kTileKeys, factor_, states, tops_, rescale_);
+
+    const auto* by_key = reinterpret_cast<const Element*>(dense);
+    auto* const by_step = reinterpret_cast<Element*>(dense == scores_ ? dense_ : scores_);
+    for_each_columns(tile, key, [&](const KeyColumns& columns, bool all) {
+      ValueSteps<Step> steps;
+      add_context_steps(steps, columns);
+      add_tree_steps(steps, columns, tile, p_.v_pool, panel_.kv_head);
+      pack_values(steps, p_.v_pool, values_);
+      const Element* weights = by_key;
+      if (!all || !steps.in_order()) {
+        spread_weights(by_key, steps, tile, group_, by_step);
+        weights = by_step;
+      }
+      if (all_finite<Step>(values_, steps.count, padded_dim_)) {
+        Prefetch none;
+        value_tile<Step>(weights, num_rows, values_, steps.count, padded_dim_, rescale_, states.out,
+                         none);
+      } else {
+        add_seen_values(weights, steps, tile, key, group_, values_, padded_dim_, rescale_,
+                        states.out);
+      }
+      for (int row = 0; row < num_rows; ++row) rescale_[row] = 1.0f;
+    });
+  }
+
+  int num_steps() const { return steps_of(Step{}, p_.k_pool.head_dim); }
+
   const TreeAttentionParams& p_;
-  const AttentionTile& tile_;
-  const int begin_, context_len_, group_, num_rows_, padded_dim_;
-  float *const q_, *const out_, *const max_, *const sum_, *const rescale_;  // per row
-  float *const k_transposed_, *const v_packed_, *const scores_, *const compact_;
-  int* const union_nodes_;  // by depth
-  int* const depth_begin_;  // [max depth + 2], into union_nodes
-  int nodes_[kMaxTileNodes], positions_[kMaxTileNodes];
+  const AttentionPanel& panel_;
+  const RequestTree tree_;
+  const int group_, num_rows_, padded_dim_, rows_per_group_;
+  Element *const queries_, *const keys_, *const values_;
+  float* const path_queries_;  // of one node
+  float *const scores_, *const dense_, *const tops_, *const rescale_;
+  int* const union_nodes_;
+  float query_sign_, score_scale_, factor_;
   int min_position_ = 0, max_position_ = 0;
+  bool queries_loaded_ = false;
 };
+
+RowStates states_at(const AttentionLayout& layout, float* memory) {
+  return {.out = memory + layout.state_out,
+          .maxima = memory + layout.state_maxima,
+          .sums = memory + layout.state_sums};
+}
+
+template <class Step>
+void attend(const TreeAttentionParams& p, const AttentionLayout& layout,
+            const AttentionPanel& panel, float* scratch) {
+  PanelAttention<Step> attention(p, layout, panel, scratch);
+  const RowStates all = states_at(layout, scratch + layout.states[0]);
+  const RowStates one = states_at(layout, scratch + layout.states[1]);
+  uint32_t streams = streams_of(p, panel);
+  attention.attend_stream(__builtin_ctz(streams), all);
+  for (streams &= streams - 1; streams != 0; streams &= streams - 1) {
+    attention.attend_stream(__builtin_ctz(streams), one);
+    attention.merge(all, one);
+  }
+  attention.write_rows(all);
+}
+
+template <class Step>
+void attend_stream(const TreeAttentionParams& p, const AttentionLayout& layout,
+                   const AttentionPanel& panel, int stream, float* scratch, float* states) {
+  PanelAttention<Step> attention(p, layout, panel, scratch);
+  attention.attend_stream(stream, states_at(layout, states + stream * layout.state_size));
+}
+
+template <class Step>
+void merge_streams(const TreeAttentionParams& p, const AttentionLayout& layout,
+                   const AttentionPanel& panel, float* scratch, float* states) {
+  PanelAttention<Step> attention(p, layout, panel, scratch);
+  uint32_t streams = streams_of(p, panel);
+  const auto state_of = [&](int stream) {
+    return states_at(layout, states + stream * layout.state_size);
+  };
+  const RowStates all = state_of(__builtin_ctz(streams));
+  for (streams &= streams - 1; streams != 0; streams &= streams - 1) {
+    attention.merge(all, state_of(__builtin_ctz(streams)));
+  }
+  attention.write_rows(all);
+}
+
+template <class Step>
+AttentionKernel kernel_of() {
+  return {attend<Step>, attend_stream<Step>, merge_streams<Step>};
+}
 
 }  // namespace
 
-void attend_tile(const TreeAttentionParams& p, const AttentionScratch& scratch,
-                 const AttentionTile& tile, float* memory) {
-  TileAttention(p, scratch, tile, memory).run();
+AttentionKernel attention_kernel([[maybe_unused]] const TreeAttentionParams& p) {
+#if defined(__AVX512BF16__)
+  if (p.dtype == DType::kBFloat16 && p.k_pool.dtype == DType::kBFloat16) {
+    return kernel_of<PairStep>();
+  }
+#endif
+  return kernel_of<FloatStep>();
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA
