@@ -75,6 +75,32 @@ def test_remap_kv(case: Case, device: str) -> None:
             assert not moved.any()
 
 
+def test_layers_of_several_kinds(device: str) -> None:
+    """Each layer goes by its own dtype, strides, heads and head_dim, whatever its neighbour has."""
+    batch = make(Case("kinds", sizes=(20, 30), branching=0.8), 5)
+    num_blocks, block_size = batch.k_caches[0].shape[:2]
+    generator = torch.Generator().manual_seed(5)
+    kinds = [
+        ("nhd", torch.float32, 2, 8),
+        ("nhd", torch.float32, 2, 8),
+        ("nhd", torch.bfloat16, 2, 8),
+        ("hnd", torch.bfloat16, 2, 8),
+        ("hnd", torch.bfloat16, 4, 8),
+        ("padded", torch.bfloat16, 4, 6),
+        ("nhd", torch.float32, 2, 8),
+    ]
+    pools = [
+        make_pools(layout, 1, (num_blocks, block_size, heads, dim), dtype, generator)
+        for layout, dtype, heads, dim in kinds
+    ]
+    batch.k_caches, batch.v_caches = [k[0] for k, _ in pools], [v[0] for _, v in pools]
+    want = copy.deepcopy(batch)
+    assert remap_kv(**batch.arguments()).any()
+    reference.remap_kv(**want.arguments())
+    for got, expected in zip(batch.planes(), want.planes(), strict=True):
+        assert torch.equal(bits_of(got), bits_of(expected))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_path_in_place_is_left_alone(seed: int) -> None:
     batch = make(Case("chain", branching=0.0, block_size=2), seed)

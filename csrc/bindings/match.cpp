@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/match.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <ostream>
+#include <string>
 
 namespace treeattn::bindings {
 namespace {
@@ -28,6 +33,14 @@ std::string join(std::initializer_list<const char*> names) {
   std::string text = "[";
   for (const char* name : names) text += (text.size() > 1 ? ", " : "") + std::string(name);
   return text + "]";
+}
+
+std::string join(std::initializer_list<ScalarType> dtypes) {
+  std::string text;
+  for (ScalarType dtype : dtypes) {
+    text += (text.empty() ? "" : " or ") + std::string(dtype_name(dtype));
+  }
+  return text;
 }
 
 }  // namespace
@@ -61,10 +74,18 @@ const char* dtype_name(ScalarType type) {
   }
 }
 
-std::optional<int64_t> Match::find(const std::string& symbol) const {
-  if (std::isdigit(static_cast<unsigned char>(symbol[0]))) return std::stoll(symbol);
-  for (const auto& [name, value] : symbols_) {
-    if (name == symbol) return value;
+std::ostream& operator<<(std::ostream& out, const ArgName& name) {
+  out << name.text;
+  return name.index < 0 ? out : out << '[' << name.index << ']';
+}
+
+std::optional<int64_t> Match::find(const char* symbol) const {
+  if (std::isdigit(static_cast<unsigned char>(symbol[0]))) return std::atoll(symbol);
+  for (const Symbol& known : symbols_) {
+    if (known.name == symbol) return known.value;  // equal literals are mostly one
+  }
+  for (const Symbol& known : symbols_) {
+    if (std::strcmp(known.name, symbol) == 0) return known.value;
   }
   return std::nullopt;
 }
@@ -78,44 +99,56 @@ int Match::size(const char* symbol) const {
   return static_cast<int>(value);
 }
 
-void Match::operator()(const Tensor& t, const char* name, std::initializer_list<const char*> shape,
+void Match::operator()(const Tensor& t, ArgName name, std::initializer_list<const char*> shape,
                        std::initializer_list<ScalarType> dtypes) {
-  bool known_dtype = false;
-  std::string allowed;
-  for (ScalarType dtype : dtypes) {
-    known_dtype |= t.scalar_type() == dtype;
-    allowed += (allowed.empty() ? "" : " or ") + std::string(dtype_name(dtype));
-  }
-  TREEATTN_CHECK(known_dtype, op_, ": ", name, " must be ", allowed, ", got ",
-                 dtype_name(t.scalar_type()));
+  const ScalarType dtype = t.scalar_type();
+  TREEATTN_CHECK(std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end(), op_, ": ", name,
+                 " must be ", join(dtypes), ", got ", dtype_name(dtype));
+  const torch::stable::Device device = t.device();
   if (!device_) {
-    device_ = t.device();
+    device_ = device;
     device_owner_ = name;
   }
-  TREEATTN_CHECK(t.device() == *device_, op_, ": ", name, " must be on the device of ",
-                 device_owner_, " (", device_name(*device_), "), got ", device_name(t.device()));
-  TREEATTN_CHECK(t.dim() == static_cast<int64_t>(shape.size()), op_, ": ", name,
-                 " must have shape ", join(shape), ", got ", shape_text(t));
-  int64_t dim = 0;
+  TREEATTN_CHECK(device == *device_, op_, ": ", name, " must be on the device of ", device_owner_,
+                 " (", device_name(*device_), "), got ", device_name(device));
+  const auto sizes = t.sizes();
+  TREEATTN_CHECK(sizes.size() == shape.size(), op_, ": ", name, " must have shape ", join(shape),
+                 ", got ", shape_text(t));
+  const int64_t* size = sizes.data();
   for (const char* symbol : shape) {
     const std::optional<int64_t> expected = find(symbol);
-    if (!expected) bind(symbol, t.size(dim));
-    TREEATTN_CHECK(!expected || *expected == t.size(dim), op_, ": ", name, " must have shape ",
+    if (!expected) bind(symbol, *size);
+    TREEATTN_CHECK(!expected || *expected == *size, op_, ": ", name, " must have shape ",
                    join(shape), " with ", symbol, " = ", expected.value_or(0), ", got ",
                    shape_text(t));
-    ++dim;
+    ++size;
   }
 }
 
-void Match::packed_from(const Tensor& t, const char* name, int dim) const {
-  if (t.numel() == 0) return;
+void Match::packed_from(const Tensor& t, ArgName name, int dim) const {
+  const auto sizes = t.sizes(), strides = t.strides();
   int64_t expected = 1;
-  for (int64_t i = t.dim() - 1; i >= dim; --i) {
-    TREEATTN_CHECK(t.size(i) <= 1 || t.stride(i) == expected, op_, ": ", name,
+  for (int i = static_cast<int>(sizes.size()) - 1; i >= dim; --i) {
+    TREEATTN_CHECK(sizes[i] <= 1 || strides[i] == expected || t.numel() == 0, op_, ": ", name,
                    " must be contiguous from dimension ", dim, ": stride ", i, " must be ",
-                   expected, ", got ", t.stride(i));
-    expected *= t.size(i);
+                   expected, ", got ", strides[i]);
+    expected *= sizes[i];
   }
+}
+
+Layout::Layout(const Tensor& t) : sizes(t.sizes()), strides(t.strides()) {
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(t.get(), &dtype));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(t.get(), &device_type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(t.get(), &device_index));
+}
+
+bool Layout::operator==(const Layout& other) const {
+  const auto equal = [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end());
+  };
+  return dtype == other.dtype && device_type == other.device_type &&
+         device_index == other.device_index && equal(sizes, other.sizes) &&
+         equal(strides, other.strides);
 }
 
 DType to_dtype(ScalarType type) {

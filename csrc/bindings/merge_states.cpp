@@ -6,7 +6,8 @@
 
 namespace treeattn::bindings {
 
-void merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor out, Tensor lse) {
+void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
+                  const Tensor& lse_b, const Tensor& out, const Tensor& lse) {
   Match match("merge_states");
   match(out_a, "out_a", {"num_nodes", "num_heads", "head_dim"}, kFloatTypes);
   match(out_b, "out_b", {"num_nodes", "num_heads", "head_dim"}, {out_a.scalar_type()});

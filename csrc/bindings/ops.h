@@ -18,13 +18,14 @@ namespace treeattn::bindings {
 
 using OptTensor = std::optional<Tensor>;
 
-void plan_tree(Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor block_table,
-               OptTensor slot_mapping, int64_t block_size, std::optional<int64_t> max_depth,
-               Tensor depths, Tensor positions, Tensor slots, Tensor ancestors, Tensor order,
-               Tensor status);
+void plan_tree(const Tensor& parents, const Tensor& node_indptr, const Tensor& context_lens,
+               const Tensor& block_table, const OptTensor& slot_mapping, int64_t block_size,
+               std::optional<int64_t> max_depth, const Tensor& depths, const Tensor& positions,
+               const Tensor& slots, const Tensor& ancestors, const Tensor& order,
+               const Tensor& status);
 
-void write_kv(Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, Tensor slot_mapping,
-              OptTensor k_scale, OptTensor v_scale);
+void write_kv(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
+              const Tensor& slot_mapping, const OptTensor& k_scale, const OptTensor& v_scale);
 
 void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr,
                     Tensor context_lens, Tensor block_table, Tensor depths, Tensor slot_mapping,
@@ -40,11 +41,13 @@ void accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indpt
                  Tensor path, Tensor num_accepted, Tensor next_tokens, Tensor status,
                  Tensor emitted, OptTensor logprobs);
 
-void remap_kv(std::vector<Tensor> k_caches, std::vector<Tensor> v_caches,
-              std::vector<Tensor> k_scales, std::vector<Tensor> v_scales, Tensor node_indptr,
-              Tensor context_lens, Tensor block_table, Tensor slot_mapping, Tensor path,
-              Tensor num_accepted, Tensor status, int64_t block_size, Tensor moved);
+void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_caches,
+              const std::vector<Tensor>& k_scales, const std::vector<Tensor>& v_scales,
+              const Tensor& node_indptr, const Tensor& context_lens, const Tensor& block_table,
+              const Tensor& slot_mapping, const Tensor& path, const Tensor& num_accepted,
+              const Tensor& status, int64_t block_size, const Tensor& moved);
 
-void merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor out, Tensor lse);
+void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
+                  const Tensor& lse_b, const Tensor& out, const Tensor& lse);
 
 }  // namespace treeattn::bindings

@@ -69,10 +69,11 @@ PlanTreeParams checked_params(const Tensor& parents, const Tensor& node_indptr,
 
 }  // namespace
 
-void plan_tree(Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor block_table,
-               OptTensor slot_mapping, int64_t block_size, std::optional<int64_t> max_depth,
-               Tensor depths, Tensor positions, Tensor slots, Tensor ancestors, Tensor order,
-               Tensor status) {
+void plan_tree(const Tensor& parents, const Tensor& node_indptr, const Tensor& context_lens,
+               const Tensor& block_table, const OptTensor& slot_mapping, int64_t block_size,
+               std::optional<int64_t> max_depth, const Tensor& depths, const Tensor& positions,
+               const Tensor& slots, const Tensor& ancestors, const Tensor& order,
+               const Tensor& status) {
   const PlanTreeParams p =
       checked_params(parents, node_indptr, context_lens, block_table, slot_mapping, block_size,
                      max_depth, depths, positions, slots, ancestors, order, status);

@@ -2,7 +2,6 @@
 #include "cpu/remap_kv.h"
 
 #include <algorithm>
-#include <string>
 
 #include "bindings/ops.h"
 #include "bindings/threads.h"
@@ -12,41 +11,58 @@ namespace {
 
 constexpr int64_t kBytesPerTask = 256 * 1024;
 
-RemapPlane plane_of(const Tensor& t, int64_t layer, int first_dim, bool has_head_dim) {
-  const int64_t bytes = t.element_size();
-  const int64_t layer_offset = first_dim == 1 ? layer * t.stride(0) * bytes : 0;
-  return {
-      .data = static_cast<char*>(t.mutable_data_ptr()) + layer_offset,
-      .stride_block = t.stride(first_dim) * bytes,
-      .stride_row = t.stride(first_dim + 1) * bytes,
-      .stride_head = t.stride(first_dim + 2) * bytes,
-      .num_heads = static_cast<int>(t.size(first_dim + 2)),
-      .head_bytes = static_cast<int>((has_head_dim ? t.size(first_dim + 3) : 1) * bytes),
+// A plane per layer from dimension `first_dim` on; a stacked tensor has its layers before that.
+void add_planes(std::vector<RemapPlane>& planes, const Tensor& t, int first_dim,
+                bool has_head_dim) {
+  const int64_t bytes = static_cast<int64_t>(t.element_size());
+  const auto sizes = t.sizes(), strides = t.strides();
+  const int64_t* const size = sizes.data() + first_dim;
+  const int64_t* const stride = strides.data() + first_dim;
+  RemapPlane plane{
+      .data = static_cast<char*>(t.mutable_data_ptr()),
+      .stride_block = stride[0] * bytes,
+      .stride_row = stride[1] * bytes,
+      .stride_head = stride[2] * bytes,
+      .num_heads = static_cast<int>(size[2]),
+      .head_bytes = static_cast<int>((has_head_dim ? size[3] : 1) * bytes),
   };
+  const int64_t num_layers = first_dim == 1 ? sizes[0] : 1;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    planes.push_back(plane);
+    plane.data += first_dim == 1 ? strides[0] * bytes : 0;
+  }
 }
 
-// The layers of a list of pools, or of one stacked tensor. Layers share num_blocks and block_size.
+// The layers of a list of pools, or of one stacked tensor. Layers share num_blocks and block_size;
+// heads and head_dim may differ from layer to layer, and a stacked V may have others than K.
 std::vector<RemapPlane> pool_planes(Match& match, const std::vector<Tensor>& pools,
                                     const char* name) {
   std::vector<RemapPlane> planes;
+  planes.reserve(pools.size());
+  std::optional<Layout> last;
   for (size_t i = 0; i < pools.size(); ++i) {
     const Tensor& pool = pools[i];
-    const std::string label = std::string(name) + "[" + std::to_string(i) + "]";
-    if (pools.size() == 1 && pool.dim() == 5) {
-      match(pool, name, {"num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"},
-            kPoolTypes);
-      match.packed_from(pool, name, 4);
-      for (int64_t layer = 0; layer < pool.size(0); ++layer) {
-        planes.push_back(plane_of(pool, layer, 1, true));
-      }
+    const Layout layout(pool);
+    if (last && layout == *last) {
+      planes.push_back(planes.back());
+      planes.back().data = static_cast<char*>(pool.mutable_data_ptr());
       continue;
     }
-    Match layer = match;  // heads and head_dim may differ from layer to layer
-    layer(pool, label.c_str(), {"num_blocks", "block_size", "num_kv_heads", "head_dim"},
-          kPoolTypes);
-    layer.packed_from(pool, label.c_str(), 3);
-    if (i == 0) match.bind("num_blocks", pool.size(0));
-    planes.push_back(plane_of(pool, 0, 0, true));
+    last = layout;
+    const bool stacked = pools.size() == 1 && pool.dim() == 5;
+    const ArgName label = stacked ? ArgName(name) : ArgName(name, static_cast<int64_t>(i));
+    {
+      const Match::Scope scope(match);
+      if (stacked) {
+        match(pool, label, {"num_layers", "num_blocks", "block_size", "num_kv_heads", "head_dim"},
+              kPoolTypes);
+      } else {
+        match(pool, label, {"num_blocks", "block_size", "num_kv_heads", "head_dim"}, kPoolTypes);
+      }
+      match.packed_from(pool, label, stacked ? 4 : 3);
+    }
+    if (!match.find("num_blocks")) match.bind("num_blocks", pool.size(stacked ? 1 : 0));
+    add_planes(planes, pool, stacked ? 1 : 0, true);
   }
   return planes;
 }
@@ -56,21 +72,21 @@ void check_layers(const char* name, const std::vector<RemapPlane>& planes, size_
                  " must have as many layers as k_caches, ", expected, ", got ", planes.size());
 }
 
-std::vector<RemapPlane> scale_planes(const Match& match, const std::vector<Tensor>& scales,
+std::vector<RemapPlane> scale_planes(Match& match, const std::vector<Tensor>& scales,
                                      const char* name, const std::vector<RemapPlane>& pools) {
   if (scales.empty()) return {};
   std::vector<RemapPlane> planes;
   for (size_t i = 0; i < scales.size(); ++i) {
     const Tensor& scale = scales[i];
-    Match layer = match;
-    const std::string label = std::string(name) + "[" + std::to_string(i) + "]";
-    if (scales.size() == 1 && scale.dim() == 4) {
-      layer(scale, name, {"num_layers", "num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
-      for (int64_t l = 0; l < scale.size(0); ++l) planes.push_back(plane_of(scale, l, 1, false));
-      continue;
+    const Match::Scope scope(match);
+    const bool stacked = scales.size() == 1 && scale.dim() == 4;
+    if (stacked) {
+      match(scale, name, {"num_layers", "num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
+    } else {
+      match(scale, ArgName(name, static_cast<int64_t>(i)),
+            {"num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
     }
-    layer(scale, label.c_str(), {"num_blocks", "block_size", "num_kv_heads"}, kFloatTypes);
-    planes.push_back(plane_of(scale, 0, 0, false));
+    add_planes(planes, scale, stacked ? 1 : 0, false);
   }
   check_layers(name, planes, pools.size());
   for (size_t i = 0; i < planes.size(); ++i) {
@@ -94,16 +110,14 @@ std::vector<RemapPlane> all_planes(Match& match, const std::vector<Tensor>& k_ca
                                    const std::vector<Tensor>& v_caches,
                                    const std::vector<Tensor>& k_scales,
                                    const std::vector<Tensor>& v_scales) {
-  Match k_match = match;
-  const std::vector<RemapPlane> k = pool_planes(k_match, k_caches, "k_caches");
+  const std::vector<RemapPlane> k = pool_planes(match, k_caches, "k_caches");
   TREEATTN_CHECK(!k.empty(), "remap_kv: k_caches must have at least one layer, got none");
-  match.bind("num_blocks", k_match["num_blocks"]);
-  Match v_match = match;  // a stacked V may have another head_dim than K
-  const std::vector<RemapPlane> v = pool_planes(v_match, v_caches, "v_caches");
+  const std::vector<RemapPlane> v = pool_planes(match, v_caches, "v_caches");
   check_layers("v_caches", v, k.size());
   const std::vector<RemapPlane> k_scale = scale_planes(match, k_scales, "k_scales", k);
   const std::vector<RemapPlane> v_scale = scale_planes(match, v_scales, "v_scales", v);
   std::vector<RemapPlane> planes;
+  planes.reserve(k.size() + v.size() + k_scale.size() + v_scale.size());
   for (const auto* part : {&k, &v, &k_scale, &v_scale}) {
     planes.insert(planes.end(), part->begin(), part->end());
   }
@@ -119,10 +133,11 @@ int64_t bytes_per_row(const std::vector<RemapPlane>& planes) {
 
 }  // namespace
 
-void remap_kv(std::vector<Tensor> k_caches, std::vector<Tensor> v_caches,
-              std::vector<Tensor> k_scales, std::vector<Tensor> v_scales, Tensor node_indptr,
-              Tensor context_lens, Tensor block_table, Tensor slot_mapping, Tensor path,
-              Tensor num_accepted, Tensor status, int64_t block_size, Tensor moved) {
+void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_caches,
+              const std::vector<Tensor>& k_scales, const std::vector<Tensor>& v_scales,
+              const Tensor& node_indptr, const Tensor& context_lens, const Tensor& block_table,
+              const Tensor& slot_mapping, const Tensor& path, const Tensor& num_accepted,
+              const Tensor& status, int64_t block_size, const Tensor& moved) {
   Match match("remap_kv");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape, ScalarType dtype) {

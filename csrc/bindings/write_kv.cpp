@@ -6,8 +6,8 @@
 
 namespace treeattn::bindings {
 
-void write_kv(Tensor k, Tensor v, Tensor k_cache, Tensor v_cache, Tensor slot_mapping,
-              OptTensor k_scale, OptTensor v_scale) {
+void write_kv(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
+              const Tensor& slot_mapping, const OptTensor& k_scale, const OptTensor& v_scale) {
   Match match("write_kv");
   const KvPool k_pool = kv_pool(match, k_cache, "k_cache", k_scale, "k_scale");
   const KvPool v_pool = kv_pool(match, v_cache, "v_cache", v_scale, "v_scale");

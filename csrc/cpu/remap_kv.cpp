@@ -28,6 +28,10 @@ void repoint_blocks(const RemapRequest& r) {
   }
 }
 
+RowPlace place_of(int64_t slot, int block_size) {
+  return {.block = slot / block_size, .row = slot % block_size};
+}
+
 }  // namespace
 
 RemapMoves plan_moves(const RemapKvParams& p) {
@@ -40,12 +44,13 @@ RemapMoves plan_moves(const RemapKvParams& p) {
     for (int k = 0; k < r.num_rows; ++k) by_default.push_back(r.is_default(r.path[k]));
     repoint_blocks(r);
     for (int k = 0; k < r.num_rows; ++k) {
-      const RowMove move{.src = r.slots[r.path[k]], .dst = r.slot(r.context_len + k)};
-      if (move.src == move.dst) continue;
+      const int64_t src = r.slots[r.path[k]], dst = r.slot(r.context_len + k);
+      if (src == dst) continue;
       // Default slots only ever move towards the context, behind everything still to be read.
       // A custom slot may lie anywhere, even where another request's path goes.
       if (!by_default[k]) moves.staged = true;
-      moves.rows.push_back(move);
+      moves.rows.push_back(
+          {.src = place_of(src, p.block_size), .dst = place_of(dst, p.block_size)});
       ++p.moved[b];
     }
     moves.group_indptr.push_back(static_cast<int64_t>(moves.rows.size()));
@@ -55,9 +60,9 @@ RemapMoves plan_moves(const RemapKvParams& p) {
 }
 
 void move_rows(const RemapKvParams& p, const RemapMoves& moves, int64_t begin, int64_t end) {
-  const auto at = [&p](const RemapPlane& plane, int64_t slot, int head) {
-    return plane.data + slot / p.block_size * plane.stride_block +
-           slot % p.block_size * plane.stride_row + head * plane.stride_head;
+  const auto at = [](const RemapPlane& plane, const RowPlace& place, int head) {
+    return plane.data + place.block * plane.stride_block + place.row * plane.stride_row +
+           head * plane.stride_head;
   };
   std::vector<char> stage;
   for (int64_t item = begin; item < end; ++item) {

@@ -8,10 +8,16 @@
 
 namespace treeattn::cpu {
 
-// One row of every plane, by physical slots.
+// Where a row lies in any plane. Split once: a division per plane costs as much as the copy.
+struct RowPlace {
+  int64_t block;
+  int64_t row;
+};
+
+// One row of every plane.
 struct RowMove {
-  int64_t src;
-  int64_t dst;
+  RowPlace src;
+  RowPlace dst;
 };
 
 // Groups are independent of each other.

@@ -284,6 +284,8 @@ def _scale_tensor(scale: Scale, like: Tensor) -> Tensor | None:
 
 def _as_list(planes: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
     """Per-layer tensors; a stacked [L, ...] tensor stays one entry that the op unstacks."""
+    if isinstance(planes, list):
+        return planes
     if planes is None:
         return []
     return [planes] if isinstance(planes, Tensor) else list(planes)
