@@ -78,10 +78,9 @@ void plan_tree(const Tensor& parents, const Tensor& node_indptr, const Tensor& c
       checked_params(parents, node_indptr, context_lens, block_table, slot_mapping, block_size,
                      max_depth, depths, positions, slots, ancestors, order, status);
   cpu::check_plan_tree(p);
-  torch::stable::parallel_for(0, p.num_requests, kRequestsPerTask,
-                              [&p](int64_t begin, int64_t end) {
-                                cpu::plan_tree(p, static_cast<int>(begin), static_cast<int>(end));
-                              });
+  parallel_for(p.num_requests, kRequestsPerTask, [&p](int64_t begin, int64_t end) {
+    cpu::plan_tree(p, static_cast<int>(begin), static_cast<int>(end));
+  });
   cpu::clear_unplanned_rows(p);
 }
 

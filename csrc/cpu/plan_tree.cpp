@@ -58,6 +58,24 @@ void fill_order(const Tree& t) {
   }
 }
 
+// By default node i lies at logical slot context_len + i.
+void fill_slots(const PlanTreeParams& p, int request, const Tree& t) {
+  if (p.slots_in != nullptr) {
+    std::copy_n(p.slots_in + p.node_indptr[request], t.num_nodes, t.slots);
+    return;
+  }
+  const int context_len = p.context_lens[request];
+  const int32_t* block =
+      p.block_table + request * p.stride_block_table + context_len / p.block_size;
+  int row = context_len % p.block_size;
+  for (int i = 0; i < t.num_nodes; ++i) {
+    t.slots[i] = int64_t{*block} * p.block_size + row;
+    if (++row < p.block_size) continue;
+    row = 0;
+    ++block;
+  }
+}
+
 }  // namespace
 
 void plan_tree(const PlanTreeParams& p, int begin, int end) {
@@ -67,15 +85,10 @@ void plan_tree(const PlanTreeParams& p, int begin, int end) {
     if (t.num_nodes == 0) continue;
     fill_ancestors(t);
     fill_order(t);
-    const int context_len = p.context_lens[b];
-    const int32_t* table = p.block_table + b * p.stride_block_table;
+    fill_slots(p, b, t);
     for (int i = 0; i < t.num_nodes; ++i) {
       t.depths[i] = i > 0 ? t.depths[t.parents[i]] + 1 : 0;
-      t.positions[i] = context_len + t.depths[i];
-      const int logical = context_len + i;
-      t.slots[i] = p.slots_in != nullptr ? p.slots_in[p.node_indptr[b] + i]
-                                         : int64_t{table[logical / p.block_size]} * p.block_size +
-                                               logical % p.block_size;
+      t.positions[i] = p.context_lens[b] + t.depths[i];
     }
   }
 }

@@ -113,18 +113,54 @@ class SlotSet {
   fail("plan_tree: two nodes got slot ", slot);
 }
 
+// The blocks that hold a request's nodes, in the order of the nodes; neighbours differ.
+void node_blocks(const PlanTreeParams& p, int request, std::vector<int64_t>& blocks) {
+  const int num_nodes = p.node_indptr[request + 1] - p.node_indptr[request];
+  blocks.clear();
+  if (num_nodes > 0 && p.slots_in == nullptr) {
+    const int32_t* table = p.block_table + request * p.stride_block_table;
+    const int first = p.context_lens[request] / p.block_size;
+    const int last = (p.context_lens[request] + num_nodes - 1) / p.block_size;
+    blocks.assign(table + first, table + last + 1);
+    return;
+  }
+  for (int i = 0; i < num_nodes; ++i) {
+    const int64_t block = slot_of(p, request, i) / p.block_size;
+    if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
+  }
+}
+
+// With default slots, nodes in blocks that are listed once have slots of their own.
+bool blocks_are_distinct(const PlanTreeParams& p, std::vector<int64_t>& blocks) {
+  SlotSet seen(p.node_indptr[p.num_requests]);
+  for (int b = 0; b < p.num_requests; ++b) {
+    node_blocks(p, b, blocks);
+    for (int64_t block : blocks) {
+      if (!seen.insert(block)) return false;
+    }
+  }
+  return true;
+}
+
+void check_slots(const PlanTreeParams& p) {
+  SlotSet seen(p.node_indptr[p.num_requests]);
+  for (int b = 0; b < p.num_requests; ++b) {
+    for (int i = 0; i < p.node_indptr[b + 1] - p.node_indptr[b]; ++i) {
+      const int64_t slot = slot_of(p, b, i);
+      TREEATTN_CHECK(slot >= 0, "plan_tree: slot_mapping must not be negative, node ", i,
+                     " of request ", b, " got ", slot);
+      if (!seen.insert(slot)) fail_shared_slot(p, b, i);
+    }
+  }
+}
+
 // No node may overwrite a committed row of its own request.
 void check_committed(const PlanTreeParams& p, int request, std::vector<int64_t>& blocks) {
   const int num_nodes = p.node_indptr[request + 1] - p.node_indptr[request];
-  const int context_len = p.context_lens[request];
-  blocks.clear();
+  const int context_len = num_nodes > 0 ? p.context_lens[request] : 0;
+  node_blocks(p, request, blocks);
   uint64_t filter = 0;  // bit block % 64 of every block that holds a node
-  for (int i = 0; i < num_nodes; ++i) {
-    const int64_t block = slot_of(p, request, i) / p.block_size;
-    if (!blocks.empty() && blocks.back() == block) continue;
-    blocks.push_back(block);
-    filter |= uint64_t{1} << (block % 64);
-  }
+  for (int64_t block : blocks) filter |= uint64_t{1} << (block % 64);
   const int32_t* table = p.block_table + request * p.stride_block_table;
   for (int64_t j = 0; j * p.block_size < context_len; ++j) {
     if ((filter >> (table[j] % 64) & 1) == 0) continue;
@@ -146,21 +182,14 @@ void check_committed(const PlanTreeParams& p, int request, std::vector<int64_t>&
 void check_plan_tree(const PlanTreeParams& p) {
   check_indptr(p);
   std::vector<int> depths;
-  std::vector<int64_t> blocks;
-  SlotSet seen(p.node_indptr[p.num_requests]);
   for (int b = 0; b < p.num_requests; ++b) {
-    const int num_nodes = p.node_indptr[b + 1] - p.node_indptr[b];
-    if (num_nodes == 0) continue;
+    if (p.node_indptr[b] == p.node_indptr[b + 1]) continue;
     check_topology(p, b, depths);
     check_table(p, b);
-    for (int i = 0; i < num_nodes; ++i) {
-      const int64_t slot = slot_of(p, b, i);
-      TREEATTN_CHECK(slot >= 0, "plan_tree: slot_mapping must not be negative, node ", i,
-                     " of request ", b, " got ", slot);
-      if (!seen.insert(slot)) fail_shared_slot(p, b, i);
-    }
-    check_committed(p, b, blocks);
   }
+  std::vector<int64_t> blocks;
+  if (p.slots_in != nullptr || !blocks_are_distinct(p, blocks)) check_slots(p);
+  for (int b = 0; b < p.num_requests; ++b) check_committed(p, b, blocks);
 }
 
 }  // namespace treeattn::cpu

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def plan_tree(
         check_index_dtype("plan_tree", "slot_mapping", slot_mapping)
         slot_mapping = slot_mapping.to(torch.int64)
     num_nodes = parents.numel()
-    depths, positions, order = parents.new_empty(3, num_nodes).unbind()
+    depths, positions, order = (parents.new_empty(num_nodes) for _ in range(3))
     slots = torch.empty(num_nodes, dtype=torch.int64, device=parents.device)
     ancestors = parents.new_empty(num_nodes, _num_words(node_indptr, num_nodes, max_depth))
     status = torch.empty_like(context_lens)
@@ -128,7 +129,7 @@ def _num_words(node_indptr: Tensor, num_nodes: int, max_depth: int | None) -> in
         and len(node_indptr) > 1
         and (max_depth is None or node_indptr.is_cpu)
     ):
-        largest = min(num_nodes, max(0, int(node_indptr.diff().max())))
+        largest = min(num_nodes, max(b - a for a, b in pairwise([0, *node_indptr.tolist()])))
     return (largest + 31) // 32
 
 
