@@ -36,6 +36,25 @@ def test_the_empty_state_is_the_identity_bitwise(dtype: torch.dtype, device: str
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
+def test_strided_states_equal_packed_copies(device: str) -> None:
+    """A slice of a wider result, and heads before nodes, as other kernels leave them."""
+    a, b = state(0, torch.float32), state(1, torch.float32)
+    expected = treeattn.merge_states(*a, *b)
+    wide = torch.full((300, 11, 24), math.nan)
+    wide[:, 1:11:2] = a[0]
+    by_head = b[0].transpose(0, 1).contiguous().transpose(0, 1)
+    lses = [lse.t().contiguous().t() for lse in (a[1], b[1])]
+    actual = treeattn.merge_states(wide[:, 1:11:2], lses[0], by_head, lses[1])
+    for got, wanted in zip(actual, expected, strict=True):
+        assert torch.equal(got, wanted) and got.is_contiguous()
+    # One state for every head: stride 0.
+    one = a[0][:, :1], a[1][:, :1]
+    spread = one[0].expand(-1, 5, -1), one[1].expand(-1, 5)
+    got = treeattn.merge_states(*spread, *b)
+    wanted = treeattn.merge_states(*(x.contiguous() for x in spread), *b)
+    assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
+
+
 BAD_CALLS = [
     ("out_b must have shape", 2, torch.zeros(300, 5, 8)),
     ("lse_a must be float32", 1, torch.zeros(300, 5, dtype=torch.float64)),

@@ -228,7 +228,8 @@ BAD_CALLS = [
     ("q must have shape [num_nodes, num_qo_heads, head_dim]", {"q": torch.zeros(7, 64)}),
     ("contiguous", {"q": torch.zeros(7, 4, 128)[..., ::2]}),
     ("num_nodes = 6", {"q": torch.zeros(6, 4, 64)}),
-    ("multiple of k_cache's num_kv_heads, got 3 and 2", {"q": torch.zeros(7, 3, 64)}),
+    ("must be the plan's, 4 and 2, got 3 and 2", {"q": torch.zeros(7, 3, 64)}),
+    ("must be the plan's, 4 and 2, got 8 and 2", {"q": torch.zeros(7, 8, 64)}),
     (
         "k_cache's dtype, float32, unless the pool is float8_e4m3fn; got bfloat16",
         {"q": torch.zeros(7, 4, 64, dtype=torch.bfloat16)},
@@ -237,7 +238,7 @@ BAD_CALLS = [
     ("window must be positive, got 0", {"window": 0}),
     ("logits_soft_cap must be finite and >= 0, got -1", {"logits_soft_cap": -1.0}),
     ("logits_soft_cap must be finite and >= 0, got inf", {"logits_soft_cap": math.inf}),
-    ("positive multiple of k_cache's num_kv_heads, got 0", {"q": torch.zeros(7, 0, 64)}),
+    ("must be the plan's, 4 and 2, got 0 and 2", {"q": torch.zeros(7, 0, 64)}),
     ("sinks must have shape", {"sinks": torch.zeros(3)}),
     ("alibi_slopes must be float32", {"alibi_slopes": torch.zeros(4, dtype=torch.float64)}),
     ("k_scale is for float8_e4m3fn pools only", {"k_scale": 2.0}),

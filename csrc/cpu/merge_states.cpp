@@ -16,24 +16,33 @@ void merge_states(const MergeStatesParams& p, int64_t begin, int64_t end) {
     using T = decltype(element);
     const size_t row_bytes = sizeof(T) * p.head_dim;
     for (int64_t row = begin; row < end; ++row) {
-      const T* a = static_cast<const T*>(p.out_a) + row * p.head_dim;
-      const T* b = static_cast<const T*>(p.out_b) + row * p.head_dim;
+      const int64_t node = row / p.num_heads, head = row % p.num_heads;
+      const auto out_of = [&](const AttentionState& state) {
+        return static_cast<const T*>(state.out) + node * state.stride_out_node +
+               head * state.stride_out_head;
+      };
+      const auto lse_of = [&](const AttentionState& state) {
+        return state.lse[node * state.stride_lse_node + head * state.stride_lse_head];
+      };
+      const T* a = out_of(p.a);
+      const T* b = out_of(p.b);
       T* out = static_cast<T*>(p.out) + row * p.head_dim;
-      const float lse_a = p.lse_a[row], lse_b = p.lse_b[row];
+      const float lse_a = lse_of(p.a), lse_b = lse_of(p.b);
+      float& lse = p.lse[row];
       if (lse_a == kEmpty && lse_b == kEmpty) {
-        p.lse[row] = kEmpty;
+        lse = kEmpty;
         std::memset(out, 0, row_bytes);
         continue;
       }
       if (lse_a == kEmpty || lse_b == kEmpty) {
-        p.lse[row] = lse_a == kEmpty ? lse_b : lse_a;
+        lse = lse_a == kEmpty ? lse_b : lse_a;
         std::memcpy(out, lse_a == kEmpty ? b : a, row_bytes);
         continue;
       }
       const float top = std::fmax(lse_a, lse_b);
       const float weight_a = std::exp(lse_a - top), weight_b = std::exp(lse_b - top);
       const float total = weight_a + weight_b;
-      p.lse[row] = top + std::log(total);
+      lse = top + std::log(total);
       for (int i = 0; i < p.head_dim; ++i) {
         from_float((weight_a * to_float(a[i]) + weight_b * to_float(b[i])) / total, out[i]);
       }

@@ -2,22 +2,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/node_indptr.h"
 #include "cpu/remap_kv.h"
 #include "cpu/remap_request.h"
 #include "treeattn/check.h"
 
 namespace treeattn::cpu {
 namespace {
-
-void check_indptr(const RemapKvParams& p) {
-  int previous = 0;
-  for (int b = 0; b <= p.num_requests; ++b) {
-    TREEATTN_CHECK(p.node_indptr[b] >= previous && p.node_indptr[b] <= p.num_nodes,
-                   "remap_kv: node_indptr[", b, "] must be in [", previous, ", ", p.num_nodes,
-                   "], got ", p.node_indptr[b]);
-    previous = p.node_indptr[b];
-  }
-}
 
 void check_path(const RemapKvParams& p, const RemapRequest& r, int request) {
   const int accepted = p.num_accepted[request];
@@ -103,7 +94,7 @@ class PrivateBlocks {
 }  // namespace
 
 void check_remap_kv(const RemapKvParams& p) {
-  check_indptr(p);
+  check_node_indptr("remap_kv", p.node_indptr, p.num_requests, p.num_nodes);
   PrivateBlocks blocks(p);
   for (int b = 0; b < p.num_requests; ++b) {
     const RemapRequest r = remap_request(p, b);

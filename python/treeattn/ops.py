@@ -96,6 +96,7 @@ def tree_attention(
     Returns out, or (out, lse) with lse [N, num_qo_heads] fp32, the natural log of the denominator.
     A row that sees nothing is 0 with lse -inf. Whatever unseen slots hold has no influence.
     """
+    _check_plan_heads(plan, q, k_cache)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
@@ -261,12 +262,26 @@ def merge_states(
     """Combine two attention results over disjoint key sets by their log-sum-exps.
 
     out_a, out_b: [N, num_heads, head_dim] fp32, bf16 or fp16; lse_a, lse_b: [N, num_heads] fp32.
+    Any strides in the first two dimensions.
     (0, -inf) is the identity, bitwise; merging two of them gives (0, -inf).
     """
-    out, lse = torch.empty_like(out_a), torch.empty_like(lse_a)
+    out = torch.empty(out_a.shape, dtype=out_a.dtype, device=out_a.device)
+    lse = torch.empty(lse_a.shape, dtype=torch.float32, device=out_a.device)
     _library.require()
     torch.ops.treeattn.merge_states(out_a, lse_a, out_b, lse_b, out, lse)
     return out, lse
+
+
+def _check_plan_heads(plan: TreePlan, q: Tensor, k_cache: Tensor) -> None:
+    """The plan's head counts are the call's; what has no heads to compare is left to the op."""
+    if q.dim() != 3 or k_cache.dim() != 4:
+        return
+    heads = q.shape[1], k_cache.shape[2]
+    if heads != (plan.num_qo_heads, plan.num_kv_heads):
+        raise ValueError(
+            "tree_attention: num_qo_heads of q and num_kv_heads of k_cache must be the plan's, "
+            f"{plan.num_qo_heads} and {plan.num_kv_heads}, got {heads[0]} and {heads[1]}"
+        )
 
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
