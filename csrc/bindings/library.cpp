@@ -39,6 +39,9 @@ STABLE_TORCH_LIBRARY(treeattn, m) {
   m.def(
       "merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor(a!) out, "
       "Tensor(b!) lse) -> ()");
+  // For the benchmarks: what this machine can do at most, one entry of the result per thread.
+  m.def("_calibrate_flops(bool dots, int rounds, Tensor(a!) flops) -> ()");
+  m.def("_calibrate_read(Tensor data, Tensor(a!) sums) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(treeattn, CPU, m) {
@@ -48,6 +51,8 @@ STABLE_TORCH_LIBRARY_IMPL(treeattn, CPU, m) {
   m.impl("accept_path", TORCH_BOX(&treeattn::bindings::accept_path));
   m.impl("remap_kv", TORCH_BOX(&treeattn::bindings::remap_kv));
   m.impl("merge_states", TORCH_BOX(&treeattn::bindings::merge_states));
+  m.impl("_calibrate_flops", TORCH_BOX(&treeattn::bindings::calibrate_flops));
+  m.impl("_calibrate_read", TORCH_BOX(&treeattn::bindings::calibrate_read));
 }
 
 static PyModuleDef module_definition = {

@@ -50,4 +50,8 @@ void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_
 void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
                   const Tensor& lse_b, const Tensor& out, const Tensor& lse);
 
+void calibrate_flops(bool dots, int64_t rounds, Tensor flops);
+
+void calibrate_read(Tensor data, Tensor sums);
+
 }  // namespace treeattn::bindings
