@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m bench.cpu`: the CPU suite in one process. docs/benchmarks.md explains the method."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import goals, report
+from bench.calibrate import Calibration, calibrate
+from bench.check import WrongResultError
+from bench.items import ITEMS, all_jobs
+from bench.memory import Memory, measure_memory
+from bench.progress import progress
+from bench.row import Row
+from bench.session import Budget, Job, Session
+from bench.timing import Effort
+
+TOTAL_S, QUICK_TOTAL_S = 780.0, 36.0  # for the rows; set-up and checks come on top
+ATTENTION_ITEMS = {"A2", "A3", "A5", "C1", "C2", "C3", "C4", "H1"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the chosen items, print the tables, write what was asked for."""
+    options = _parse(argv)
+    threads = sorted({1, min(2, os.cpu_count() or 1)})
+    effort = Effort(0.25, 1.0, 0.12) if options.quick else Effort(1.0, 6.0)
+    print("calibrating ...", file=sys.stderr, flush=True)
+    calibration = calibrate(threads, effort)
+    jobs = [
+        job
+        for job in all_jobs(calibration)
+        if job.item in options.items and (job.quick or not options.quick)
+    ]
+    rows, wrong = run(jobs, calibration, quick=options.quick)
+    memory = measure_memory() if ATTENTION_ITEMS & set(options.items) else None
+    write(calibration, rows, memory, options.json, options.report)
+    for message in wrong:
+        print(f"WRONG RESULT: {message}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def run(jobs: list[Job], calibration: Calibration, *, quick: bool) -> tuple[list[Row], list[str]]:
+    """(the rows of every job, in order; what was wrong with those that made none)."""
+    total_s, quiet_s = (QUICK_TOTAL_S, 0.4) if quick else (TOTAL_S, 1.2)
+    session = Session(calibration, Budget(total_s, len(jobs), quiet_s), quick)
+    rows: list[Row] = []
+    wrong: list[str] = []
+    with progress(len(jobs)) as advance:
+        for job in jobs:
+            advance(f"{job.item} {job.label}")
+            try:
+                rows += job.run(session)
+            except WrongResultError as error:
+                wrong.append(f"{job.item} {job.label}: {error}")
+            session.budget.jobs_left -= 1
+    return rows, wrong
+
+
+def write(
+    calibration: Calibration,
+    rows: list[Row],
+    memory: Memory | None,
+    json_file: Path | None,
+    report_dir: Path | None,
+) -> None:
+    """The tables on standard output; JSON and a report where asked for."""
+    verdicts = goals.judge(rows, memory)
+    print(report.text(calibration, rows, verdicts))
+    if json_file:
+        json_file.write_text(
+            json.dumps(report.as_json(calibration, rows, verdicts, memory), indent=1) + "\n"
+        )
+    if report_dir:
+        report.write(report_dir, calibration, rows, verdicts)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
+    parser.add_argument(
+        "--items",
+        type=_items,
+        default=list(ITEMS),
+        help=f"comma-separated, of {','.join(ITEMS)} (default: all)",
+    )
+    parser.add_argument("--quick", action="store_true", help="few cases, under 50 s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="calibration, rows and goals")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="Markdown, CSV and plots")
+    return parser.parse_args(argv)
+
+
+def _items(text: str) -> list[str]:
+    chosen = [word.strip().upper() for word in text.replace(" ", ",").split(",") if word.strip()]
+    unknown = [item for item in chosen if item not in ITEMS]
+    if unknown or not chosen:
+        raise argparse.ArgumentTypeError(f"must be of {', '.join(ITEMS)}, got {text!r}")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interleaved sampling that trusts quiet moments only.
+
+Candidates are sampled in turn (A, B, C, A, B, C, ...) in blocks. A block counts only when other
+processes used less than MAX_OTHER_LOAD of the machine meanwhile. One thread is measured in CPU
+time of this process, which preemption does not touch; several threads in wall-clock time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from bench import load
+
+MAX_OTHER_LOAD = 0.08
+MIN_SAMPLES = 3  # of quiet blocks, per candidate; fewer make the measurement invalid
+SAMPLE_S = 200e-6  # shorter runs are repeated within a sample: the clocks cost up to 1 us
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something to time. `prepare` runs untimed before each single run."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds per run."""
+
+    median: float
+    p20: float
+    p80: float
+    best: float
+    n: int
+    other_load: float | None  # median share of the machine over the blocks used
+    valid: bool
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to sample one comparison, in seconds."""
+
+    quiet_s: float  # enough quiet sampling, all candidates together
+    limit_s: float  # give up on quiet blocks after this
+    block_s: float = 0.2  # /proc/stat counts in steps of 10 ms, so shorter blocks say little
+
+
+@dataclass
+class Block:
+    """Samples of each candidate, in seconds per run, and what others used meanwhile."""
+
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    other_load: float | None = None
+    wall_s: float = 0.0
+
+    @property
+    def quiet(self) -> bool:
+        return self.other_load is None or self.other_load < MAX_OTHER_LOAD
+
+
+def compare(works: Mapping[str, Work], *, threads: int, effort: Effort) -> dict[str, Timing]:
+    """Time every candidate under the same conditions, on `threads` of torch's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    try:
+        repeats = {name: _warm_up(work, clock) for name, work in works.items()}
+        return summarise(_sample(works, repeats, clock, effort), list(works))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _warm_up(work: Work, clock: Callable[[], float]) -> int:
+    """Runs it twice and says how many runs make up one sample."""
+    seconds = 0.0
+    for _ in range(2):
+        seconds = _timed(work, 1, clock)
+    if work.prepare is not None:
+        return 1
+    return max(1, min(1000, round(SAMPLE_S / max(seconds, 1e-7))))
+
+
+def _timed(work: Work, repeats: int, clock: Callable[[], float]) -> float:
+    if work.prepare is not None:
+        work.prepare()
+    run = work.run
+    start = clock()
+    for _ in range(repeats):
+        run()
+    return (clock() - start) / repeats
+
+
+def _sample(
+    works: Mapping[str, Work],
+    repeats: Mapping[str, int],
+    clock: Callable[[], float],
+    effort: Effort,
+) -> list[Block]:
+    blocks: list[Block] = []
+    begin = time.perf_counter()
+    while True:
+        blocks.append(_block(works, repeats, clock, effort.block_s))
+        quiet = [block for block in blocks if block.quiet]
+        rounds = sum(len(next(iter(block.samples.values()))) for block in quiet)
+        enough = rounds >= MIN_SAMPLES and sum(b.wall_s for b in quiet) >= effort.quiet_s
+        if enough or time.perf_counter() - begin >= effort.limit_s:
+            return blocks
+
+
+def _block(
+    works: Mapping[str, Work],
+    repeats: Mapping[str, int],
+    clock: Callable[[], float],
+    block_s: float,
+) -> Block:
+    block = Block({name: [] for name in works})
+    before = load.snapshot()
+    begin = time.perf_counter()
+    while block.wall_s < block_s:
+        for name, work in works.items():
+            block.samples[name].append(_timed(work, repeats[name], clock))
+        block.wall_s = time.perf_counter() - begin
+    block.other_load = load.other_load(before, load.snapshot())
+    return block
+
+
+def summarise(blocks: list[Block], names: list[str]) -> dict[str, Timing]:
+    """Statistics over the quiet blocks; over all of them, and invalid, when those are too few."""
+    quiet = [block for block in blocks if block.quiet]
+    valid = sum(len(block.samples[names[0]]) for block in quiet) >= MIN_SAMPLES
+    used = quiet if valid else blocks
+    loads = [block.other_load for block in used if block.other_load is not None]
+    timings = {}
+    for name in names:
+        samples = sorted(1e6 * s for block in used for s in block.samples[name])
+        timings[name] = Timing(
+            median=statistics.median(samples),
+            p20=quantile(samples, 0.2),
+            p80=quantile(samples, 0.8),
+            best=samples[0],
+            n=len(samples),
+            other_load=statistics.median(loads) if loads else None,
+            valid=valid,
+        )
+    return timings
+
+
+def quantile(ordered: list[float], q: float) -> float:
+    """Linear between the two nearest of an ascending, non-empty list."""
+    at = q * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
