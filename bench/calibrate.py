@@ -116,9 +116,9 @@ def available_isas() -> list[str]:
     return found
 
 
-def calibrate(threads: list[int], effort: Effort) -> Calibration:
+def calibrate(threads: list[int], effort: Effort, *, best_isa_only: bool = False) -> Calibration:
     """Measure every ceiling on each number of threads."""
-    isas = available_isas()
+    isas = available_isas()[-1:] if best_isa_only else available_isas()
     result = Calibration(
         isa=isas[-1],
         cpu=_cpu_name(),

@@ -28,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the chosen items, print the tables, write what was asked for."""
     options = _parse(argv)
     threads = sorted({1, min(2, os.cpu_count() or 1)})
-    effort = Effort(0.25, 1.0, 0.12) if options.quick else Effort(1.0, 6.0)
+    effort = Effort(0.25, 1.0, 0.12) if options.quick else Effort(0.6, 3.0)
     print("calibrating ...", file=sys.stderr, flush=True)
-    calibration = calibrate(threads, effort)
+    calibration = calibrate(threads, effort, best_isa_only=options.quick)
     jobs = [
         job
         for job in all_jobs(calibration)
@@ -73,7 +73,10 @@ def write(
     print(report.text(calibration, rows, verdicts))
     if json_file:
         json_file.write_text(
-            json.dumps(report.as_json(calibration, rows, verdicts, memory), indent=1) + "\n"
+            json.dumps(
+                report.as_json(calibration, rows, verdicts, memory), indent=1, allow_nan=False
+            )
+            + "\n"
         )
     if report_dir:
         report.write(report_dir, calibration, rows, verdicts)

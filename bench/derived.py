@@ -22,15 +22,18 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
 
 
-def density_slopes(rows: Sequence[Row]) -> dict[str, float | None]:
-    """C1 at ctx 0, per size and dtype: log time against log of the floor, which counts visible
-    operations and the bytes of Q, K, V and O. A kernel that ignores the mask has slope 0."""
+def density_slopes(rows: Sequence[Row], work: str = "floor_us") -> dict[str, float | None]:
+    """C1 at ctx 0, per size and dtype: log time against log of the work.
+
+    The work is the floor, which counts visible operations and the bytes of Q, K, V and O; or, with
+    "flops", the operations alone. A kernel that ignores the mask has slope 0, an ideal one 1.
+    """
     groups = _group(
         (row for row in rows if row.item == "C1" and row.params["ctx"] == 0),
         lambda row: f"n={row.params['n']} {row.params['dtype']}",
     )
     return {
-        name: slope([(math.log(row.floor_us), math.log(row.ours_us)) for row in group])
+        name: slope([(math.log(getattr(row, work)), math.log(row.ours_us)) for row in group])
         for name, group in groups.items()
         if len(group) >= 3
     }
@@ -57,6 +60,8 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     found: dict[str, float | None] = {
         f"C1 log-log slope at ctx 0, {name}": value for name, value in density_slopes(valid).items()
     }
+    for name, value in density_slopes(valid, "flops").items():
+        found[f"C1 log-log slope at ctx 0 against operations alone, {name}"] = value
     for item, unit, of in (("C2", "1k tokens", _kilo_context), ("C3", "node", _nodes)):
         for dtype in ("fp32", "bf16"):
             group = [r for r in valid if r.item == item and r.params["dtype"] == dtype]

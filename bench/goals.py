@@ -36,7 +36,7 @@ class Part:
     def holds(self) -> bool | None:
         if self.value is None:
             return None
-        return _COMPARE[self.sign](self.value, self.bound)
+        return bool(_COMPARE[self.sign](self.value, self.bound))
 
     @property
     def goal(self) -> str:

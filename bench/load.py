@@ -29,7 +29,7 @@ def busy_seconds(stat: str, ticks_per_second: int) -> float:
 
 
 def snapshot() -> Snapshot | None:
-    """None where /proc/stat does not exist: the load of others is then unknown."""
+    """None where /proc/stat does not exist: others are then unknown, and no block counts."""
     if not _STAT.exists():
         return None
     busy = busy_seconds(_STAT.read_text(), os.sysconf("SC_CLK_TCK"))

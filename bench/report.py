@@ -144,7 +144,7 @@ _GOAL_HEADER = ("goal", "value", "wanted", "holds")
 
 def _goal_cells(goals: Sequence[Goal]) -> list[tuple[str, ...]]:
     words = {True: "yes", False: "NO", None: "not judged"}
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for goal in goals:
         values = ", ".join(f"{part.name} {number(part.value) or '-'}" for part in goal.parts)
         cells.append((goal.name, values, goal.goal, words[goal.holds]))

@@ -62,7 +62,7 @@ class Block:
 
     @property
     def quiet(self) -> bool:
-        return self.other_load is None or self.other_load < MAX_OTHER_LOAD
+        return self.other_load is not None and self.other_load < MAX_OTHER_LOAD
 
 
 def compare(works: Mapping[str, Work], *, threads: int, effort: Effort) -> dict[str, Timing]:

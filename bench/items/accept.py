@@ -38,7 +38,7 @@ def jobs() -> list[Job]:
     return [
         *(_job("P1", case, case.vocab == SMOLLM2_VOCAB and case.batch == 1) for case in greedy),
         *(_job("P2", case, case.sampling.top_p < 1 and case.tree == LAZY[0]) for case in sampled),
-        *(_job("P3", case, case.accepted in (1, 15)) for case in lengths),
+        *(_job("P3", case, case.accepted in (1, 7, 15)) for case in lengths),
     ]
 
 

@@ -38,7 +38,7 @@ def _attention_job(
     case: Case,
     *,
     quick: bool = False,
-    threads: int = 2,
+    threads: int | None = None,
     peers: tuple[str, ...] = DENSE,
     isa: str | None = None,
 ) -> Job:
@@ -108,6 +108,5 @@ def _reference_shapes(calibration: Calibration) -> list[Job]:
                 continue  # nothing new, and slow without vectors
             for dtype in DTYPES:
                 case = Case(model, ctx, trees.for_size(n), dtype)
-                threads = calibration.threads[-1]
-                result.append(_attention_job("H1", case, threads=threads, peers=(), isa=isa))
+                result.append(_attention_job("H1", case, peers=(), isa=isa))
     return result

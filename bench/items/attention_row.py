@@ -45,7 +45,7 @@ def measure(
     item: str,
     case: Case,
     *,
-    threads: int = 2,
+    threads: int | None = None,
     peers: Sequence[str] = peers_.DENSE,
     isa: str | None = None,
 ) -> Row:
@@ -53,6 +53,7 @@ def measure(
     problem = build(case)
     judge = Judge(problem)
     calibration = session.calibration
+    threads = threads or calibration.threads[-1]
     with forced_isa(isa):
         ours = _ours(problem)
         max_error = judge.check("tree_attention", ours())

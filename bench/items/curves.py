@@ -47,7 +47,11 @@ def _density() -> list[Job]:
 
 def _context() -> list[Job]:
     return [
-        _job("C2", Case(SMOLLM2, ctx, "eagle-64", dtype), dtype == "fp32" and ctx in (2048, 8192))
+        _job(
+            "C2",
+            Case(SMOLLM2, ctx, "eagle-64", dtype),
+            dtype == "fp32" and ctx in (1024, 2048, 8192),
+        )
         for dtype in DTYPES
         for ctx in CONTEXTS
     ]
@@ -55,20 +59,22 @@ def _context() -> list[Job]:
 
 def _nodes() -> list[Job]:
     return [
-        _job("C3", Case(SMOLLM2, 8192, trees.for_size(n), dtype), dtype == "fp32" and n in (4, 64))
+        _job(
+            "C3",
+            Case(SMOLLM2, 8192, trees.for_size(n), dtype),
+            dtype == "fp32" and n in (1, 16, 64),
+        )
         for dtype in DTYPES
         for n in NODES
     ]
 
 
 def _orders() -> list[Job]:
-    return [
-        Job("C4", case.label, lambda session, case=case: [_order_row(session, case)], quick)
-        for case, quick in (
-            (Case(SMOLLM2, 512, "eagle-60", "fp32"), False),
-            (Case(SMOLLM2, 512, "dd-1024", "fp32"), True),
-        )
-    ]
+    def job(tree: str, quick: bool) -> Job:
+        case = Case(SMOLLM2, 512, tree, "fp32")
+        return Job("C4", case.label, lambda session: [_order_row(session, case)], quick)
+
+    return [job("eagle-60", False), job("dd-1024", True)]
 
 
 def depth_first(parents: list[int]) -> list[int]:

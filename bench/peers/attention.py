@@ -85,8 +85,8 @@ class _Inputs:
         self.caches = [Gather(problem)(pool) for pool in range(len(problem.pools))]
         self.q = problem.q.transpose(0, 1)[None].contiguous()  # [1, num_qo_heads, N, head_dim]
         rows = problem.num_nodes * self.group  # packed row = node * group + head in group
-        by_group = problem.q.unflatten(1, (self.heads, self.group)).permute(1, 0, 2, 3)
-        self.q_packed = by_group.reshape(1, self.heads, rows, model.head_dim)
+        by_group = problem.q.view(-1, self.heads, self.group, model.head_dim)
+        self.q_packed = by_group.transpose(0, 1).reshape(1, self.heads, rows, model.head_dim)
         seen = problem.mask()
         self.mask = torch.zeros(seen.shape, dtype=problem.q.dtype).masked_fill_(~seen, -math.inf)
         self.mask_packed = self.mask.repeat_interleave(self.group, 0)
