@@ -53,7 +53,7 @@ $(VENV)/.model: $(VENV)/.torch
 clean:
 	rm -rf build dist python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f python/treeattn/*.so compile_commands.json $(VENV)/.with-*
-	find python tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find python tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
 	rm -rf $(VENV)
