@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.row import Row
+from bench.trees import DENSITIES
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
@@ -23,7 +24,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def density_slopes(rows: Sequence[Row], work: str = "floor_us") -> dict[str, float | None]:
-    """C1 at ctx 0, per size and dtype: log time against log of the work.
+    """C1 at ctx 0, per size and dtype that has all densities: log time against log of the work.
 
     The work is the floor, which counts visible operations and the bytes of Q, K, V and O; or, with
     "flops", the operations alone. A kernel that ignores the mask has slope 0, an ideal one 1.
@@ -35,17 +36,14 @@ def density_slopes(rows: Sequence[Row], work: str = "floor_us") -> dict[str, flo
     return {
         name: slope([(math.log(getattr(row, work)), math.log(row.ours_us)) for row in group])
         for name, group in groups.items()
-        if len(group) >= 3
+        if len({row.params["tree"] for row in group}) >= len(DENSITIES)
     }
 
 
 def scaling(rows: Sequence[Row], dtype: str) -> dict[str, float]:
     """H1, per shape: CPU time on one thread / wall time on two."""
     of_dtype = [row for row in rows if row.item == "H1" and row.params["dtype"] == dtype]
-    groups = _group(
-        of_dtype,
-        lambda row: f"{row.params['model']}, ctx {row.params['ctx']}, n {row.params['n']}, {dtype}",
-    )
+    groups = _group(of_dtype, _shape)
     ratios = {}
     for name, group in groups.items():
         times = {row.params["threads"]: row.ours_us for row in group}
@@ -80,6 +78,11 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         [(row.params["accepted"], row.ours_us) for row in valid if row.item == "P3"]
     )
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _shape(row: Row) -> str:
+    p = row.params
+    return f"{p['model']}, ctx {p['ctx']}, n {p['n']}, {p['dtype']}, {p['isa']}"
 
 
 def _kilo_context(row: Row) -> float:

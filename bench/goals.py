@@ -197,6 +197,7 @@ def _over_floor(rows: list[Row], *, dtype: str, dim: str = "") -> list[float]:
         row.over_floor
         for row in rows
         if row.over_floor is not None
+        and row.floor_valid
         and row.params["dtype"] == dtype
         and row.params["model"].endswith(dim)
     ]

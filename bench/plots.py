@@ -15,6 +15,7 @@ _CURVES: dict[str, tuple[str, str, Callable[[Row], float]]] = {
     "C2": ("cost-against-context", "context, tokens", lambda row: float(row.params["ctx"])),
     "C3": ("cost-against-nodes", "nodes", lambda row: float(row.params["n"])),
 }
+_COLUMNS = 4
 _MISSING = "Plots need matplotlib: pip install matplotlib"
 
 
@@ -32,10 +33,15 @@ def draw(folder: Path, rows: Sequence[Row]) -> tuple[list[str], str | None]:
         panels = _panels([row for row in rows if row.item == item])
         if not panels:
             continue
+        columns = min(len(panels), _COLUMNS)
+        lines = -(-len(panels) // columns)
+        size = (4.4 * columns, 3.8 * lines)
         figure, axes = pyplot.subplots(
-            1, len(panels), figsize=(4.6 * len(panels), 4.2), squeeze=False, layout="constrained"
+            lines, columns, figsize=size, squeeze=False, layout="constrained"
         )
-        for axis, (title, panel) in zip(axes[0], panels.items(), strict=True):
+        for unused in axes.flat[len(panels) :]:
+            unused.remove()
+        for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
             for label, style, points in _lines(sorted(panel, key=x_of), x_of):
                 axis.plot(*zip(*points, strict=True), style, label=label)
             axis.set_xscale("log")
@@ -73,6 +79,9 @@ def _lines(
         ("treeattn", "o-", [(x_of(row), row.ours_us) for row in rows]),
         ("floor", "k--", [(x_of(row), row.floor_us) for row in rows]),
     ]
+    noisy = [(x_of(row), row.ours_us) for row in rows if not row.valid]
+    if noisy:
+        lines.append(("noisy, judges nothing", "kx", noisy))
     for peer in sorted({peer for row in rows for peer in row.peers}):
         points = [(x_of(row), row.peers[peer]) for row in rows if peer in row.peers]
         lines.append((peer, ".:", points))

@@ -27,8 +27,9 @@ class Case:
 
     @property
     def label(self) -> str:
+        blocks = f", blocks of {self.block_size}" if self.block_size != 16 else ""
         cold = ", cold" if self.pools > 1 else ""
-        return f"{self.model.label}, ctx {self.ctx}, {self.tree}, {self.dtype}{cold}"
+        return f"{self.model.label}, ctx {self.ctx}, {self.tree}, {self.dtype}{blocks}{cold}"
 
 
 @dataclass

@@ -40,9 +40,11 @@ def text(calibration: Calibration, rows: Sequence[Row], goals: Sequence[Goal]) -
     invalid = sum(not row.valid for row in rows)
     if invalid:
         parts.append(
-            f"{invalid} of {len(rows)} rows are invalid: others used 8% of the machine or more, "
-            "or a ceiling was unsteady. They judge nothing."
+            f"{invalid} of {len(rows)} rows are invalid: others used 8% of the machine or more. "
+            "They judge nothing."
         )
+    if not all(row.floor_valid for row in rows):
+        parts.append("?: the ceiling behind this floor was unsteady; the ratio judges nothing.")
     numbers = derived.summary(rows)
     if numbers:
         parts += ["", *(f"{name}: {value:.3g}" for name, value in numbers.items())]
@@ -129,7 +131,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         number(row.p80_us),
         str(row.n),
         number(row.floor_us),
-        number(row.over_floor),
+        number(row.over_floor) + ("" if row.floor_valid else "?"),
         row.best_peer or "",
         number(row.best_peer_us),
         number(row.over_peer),

@@ -23,6 +23,7 @@ class Row:
     over_floor: float | None  # ours / floor; None where nothing has to be done
     over_peer: float | None  # best peer / ours: how many times faster we are
     valid: bool  # enough quiet samples; only valid rows are held against goals
+    floor_valid: bool = True  # the ceiling behind the floor was steady; else over_floor says little
     p20_us: float = 0.0
     p80_us: float = 0.0
     n: int = 0
@@ -49,13 +50,13 @@ def make(
     peers: dict[str, float],
     *,
     params: dict[str, Any],
-    ceiling_valid: bool = True,
+    floor_valid: bool = True,
     gather_us: float | None = None,
     skipped: dict[str, str] | None = None,
     max_error: float | None = None,
     extra: dict[str, float] | None = None,
 ) -> Row:
-    """`peers`: microseconds by name. `ceiling_valid`: the floor's own measurement was steady."""
+    """`peers`: microseconds by name."""
     best = min(peers, key=peers.__getitem__) if peers else None
     return Row(
         item=item,
@@ -66,7 +67,8 @@ def make(
         best_peer_us=peers[best] if best else None,
         over_floor=ours.median / floor.us if floor.us else None,
         over_peer=peers[best] / ours.median if best else None,
-        valid=ours.valid and ceiling_valid,
+        valid=ours.valid,
+        floor_valid=floor_valid,
         p20_us=ours.p20,
         p80_us=ours.p80,
         n=ours.n,

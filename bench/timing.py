@@ -108,10 +108,15 @@ def _sample(
     while True:
         blocks.append(_block(works, repeats, clock, effort.block_s))
         quiet = [block for block in blocks if block.quiet]
-        rounds = sum(len(next(iter(block.samples.values()))) for block in quiet)
+        rounds = sum(_rounds(block) for block in quiet)
         enough = rounds >= MIN_SAMPLES and sum(b.wall_s for b in quiet) >= effort.quiet_s
-        if enough or time.perf_counter() - begin >= effort.limit_s:
+        tried = sum(_rounds(block) for block in blocks) >= MIN_SAMPLES  # slow ones get a chance
+        if enough or (tried and time.perf_counter() - begin >= effort.limit_s):
             return blocks
+
+
+def _rounds(block: Block) -> int:
+    return len(next(iter(block.samples.values())))
 
 
 def _block(
@@ -134,7 +139,7 @@ def _block(
 def summarise(blocks: list[Block], names: list[str]) -> dict[str, Timing]:
     """Statistics over the quiet blocks; over all of them, and invalid, when those are too few."""
     quiet = [block for block in blocks if block.quiet]
-    valid = sum(len(block.samples[names[0]]) for block in quiet) >= MIN_SAMPLES
+    valid = sum(_rounds(block) for block in quiet) >= MIN_SAMPLES
     used = quiet if valid else blocks
     loads = [block.other_load for block in used if block.other_load is not None]
     timings = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 Parents = list[int]
 
+DENSITIES = ("star", "d4", "d8", "d32", "dense", "chain")  # trees of one size, ascending
 PEAKY, FLAT = 0.15, 1.0  # Dirichlet concentration of a node's next-token law
 _BRANCHING = 8  # children that a node may get
 

@@ -16,7 +16,6 @@ from bench.row import Row
 from bench.session import Job, Session
 from bench.timing import Work, compare
 
-SHAPES = ("star", "d4", "d8", "d32", "dense", "chain")  # ascending density
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
 NODES = (1, 4, 16, 64, 256)
 
@@ -39,7 +38,7 @@ def _density() -> list[Job]:
     for model, n in sizes:
         for ctx in (0, 512, 8192):
             for dtype in DTYPES:
-                for shape in SHAPES:
+                for shape in trees.DENSITIES:
                     quick = n == 256 and ctx == 0 and (dtype == "fp32" or shape == "d8")
                     result.append(_job("C1", Case(model, ctx, f"{shape}-{n}", dtype), quick))
     return result
@@ -108,7 +107,7 @@ def _order_row(session: Session, case: Case) -> Row:
         floor,
         {},
         params=params(case, parents, threads, session.calibration.isa),
-        ceiling_valid=session.calibration.steady(floor, case.dtype, threads),
+        floor_valid=session.calibration.steady(floor, case.dtype, threads),
         extra={
             "depth_first_us": times["depth_first"].median,
             "order_ratio": times["ours"].median / times["depth_first"].median,

@@ -168,7 +168,7 @@ def measure(session: Session, item: str, case: RemapCase) -> Row:
             "threads": threads,
             "isa": calibration.isa,
         },
-        ceiling_valid=calibration.read[threads].steady,
+        floor_valid=calibration.read[threads].steady,
         max_error=0.0,  # compared bit by bit
         extra={"bytes_moved": float(bytes_moved), "rows_moved": float(moved_rows)},
     )

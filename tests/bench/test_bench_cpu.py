@@ -14,7 +14,6 @@ from bench.acceptance import AcceptCase
 from bench.calibrate import Calibration, calibrate
 from bench.check import WrongResultError
 from bench.items import ITEMS, accept, all_jobs, attention_row, remap
-from bench.items.curves import SHAPES
 from bench.items.remap import RemapCase
 from bench.memory import Memory, measure_memory
 from bench.models import Model
@@ -22,6 +21,7 @@ from bench.problem import Case
 from bench.row import Row
 from bench.session import Budget, Job, Session
 from bench.timing import Effort
+from bench.trees import DENSITIES
 
 TOY = Model("toy", num_qo_heads=4, num_kv_heads=2, head_dim=16, num_layers=2)
 EFFORT = Effort(0.005, 0.01, 0.005)
@@ -39,7 +39,7 @@ def toy_jobs(calibration: Calibration) -> list[Job]:
     moves = RemapCase(TOY, 1, 2)
     return [
         attention("A2", Case(TOY, 20, "eagle-16", "fp32")),
-        *(attention("C1", Case(TOY, 0, f"{s}-32", "fp32")) for s in SHAPES),
+        *(attention("C1", Case(TOY, 0, f"{s}-32", "fp32")) for s in DENSITIES),
         Job("A3", "slow", lambda s: pytest.fail("not part of --quick")),
         Job("P1", "", lambda s: [accept.measure(s, "P1", acceptance)], quick=True),
         Job("R1", "", lambda s: [remap.measure(s, "R1", moves)], quick=True),

@@ -11,6 +11,7 @@ from bench import derived
 from bench.goals import Goal, Part, judge
 from bench.memory import LONG, SHORT, Memory
 from bench.row import Row
+from bench.trees import DENSITIES
 
 NAMES = (  # the lines of the table of goals, in order
     "attention fp32, n >= 64",
@@ -29,7 +30,8 @@ NAMES = (  # the lines of the table of goals, in order
 
 
 def row(item: str, ours: float, *, valid: bool = True, **values: Any) -> Row:
-    fields = {name: values.pop(name) for name in ("peers", "gather_us", "extra") if name in values}
+    names = ("peers", "gather_us", "extra", "floor_valid")
+    fields = {name: values.pop(name) for name in names if name in values}
     floor = values.pop("floor_us", 100.0)
     peers = fields.get("peers", {})
     best = min(peers, key=peers.get) if peers else None
@@ -76,6 +78,7 @@ def test_median_over_floor_of_valid_rows_on_two_threads() -> None:
         attention(130.0, item="H1"),
         attention(118.0, item="A3", model="9/3 d64"),
         attention(900.0, valid=False),
+        attention(900.0, floor_valid=False),
         attention(900.0, threads=1, item="H1"),
         attention(900.0, n=16),
         attention(900.0, item="C2"),
@@ -125,13 +128,15 @@ def test_sdpa_comparisons_leave_the_gather_out() -> None:
 
 def test_density_slope() -> None:
     rows = [
-        attention(10.0 * work**0.9, item="C1", ctx=0, n=256, tree="x", floor_us=float(work))
-        for work in (1, 10, 100)
+        attention(10.0 * work**0.9, item="C1", ctx=0, n=256, tree=tree, floor_us=float(work))
+        for tree, work in zip(DENSITIES, (1, 1, 2, 10, 50, 100), strict=True)
     ]
+    assert goal(rows[1:], 7).value is None  # without all densities there is no slope
     assert parts(goal(rows, 7)) == {"n=256 fp32": pytest.approx(0.9)}
     assert goal(rows, 7).holds is True
-    flat = [attention(7.0, item="C1", ctx=0, tree="x", floor_us=f) for f in (1.0, 10.0, 100.0)]
-    assert goal(flat, 7).value == pytest.approx(0.0)
+    for one in rows:
+        one.ours_us = 7.0
+    assert goal(rows, 7).value == pytest.approx(0.0)
 
 
 def test_scaling_pairs_one_and_two_threads_of_a_shape() -> None:
@@ -141,6 +146,9 @@ def test_scaling_pairs_one_and_two_threads_of_a_shape() -> None:
         attention(500.0, item="H1", threads=1, ctx=512),
     ]
     assert parts(goal(rows, 8)) == {"fp32": pytest.approx(2.0), "bf16": None}
+    rows.append(attention(900.0, item="H1", isa="portable"))  # has no part in the pair
+    ratios = derived.scaling(rows, "fp32")
+    assert list(ratios.values()) == [pytest.approx(2.0)]
 
 
 def accept(ours: float, accepted: int, dtype: str, item: str = "P1", **peers: float) -> Row:

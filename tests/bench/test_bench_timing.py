@@ -103,6 +103,13 @@ def test_sampling_gives_up_on_a_busy_machine(machine: FakeMachine) -> None:
     assert not result.valid and result.other_load == pytest.approx(0.5)
 
 
+def test_slow_candidates_get_their_three_samples(machine: FakeMachine) -> None:
+    machine.loads = (0.0,)
+    effort = Effort(quiet_s=0.01, limit_s=0.01, block_s=0.001)
+    result = compare({"a": Work(lambda: time.sleep(0.02))}, threads=2, effort=effort)["a"]
+    assert result.valid and result.n == timing.MIN_SAMPLES
+
+
 def test_candidates_take_turns(machine: FakeMachine) -> None:
     machine.loads = (0.0,)
     order: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 import treeattn
 
 from bench import trees
-from bench.items.curves import SHAPES, depth_first
+from bench.items.curves import depth_first
 
 
 def density(parents: list[int]) -> float:
@@ -53,7 +53,7 @@ def test_named_trees_keep_their_depth_bound() -> None:
 
 def test_the_density_curve_ascends() -> None:
     for n in (256, 1024):
-        densities = [density(trees.make(f"{shape}-{n}")) for shape in SHAPES]
+        densities = [density(trees.make(f"{shape}-{n}")) for shape in trees.DENSITIES]
         assert densities == sorted(densities)
 
 
