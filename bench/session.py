@@ -19,7 +19,7 @@ class Budget:
     total_s: float
     jobs_left: int
     quiet_s: float  # quiet sampling a row should get
-    begin: float = field(default_factory=time.perf_counter)
+    begin: float = field(default_factory=time.perf_counter)  # of the run, calibration included
 
     def effort(self) -> Effort:
         """For the next comparison: up to four times the quiet time to wait for quiet moments."""
