@@ -114,6 +114,20 @@ def test_accept_emits_the_known_path(
     assert peers and all(peer() == expected for peer in peers.values())
 
 
+@pytest.mark.parametrize("sampling", [Sampling("target", top_k=5), Sampling("target", top_p=0.5)])
+def test_the_eager_chain_draws_from_the_filtered_law(sampling: Sampling) -> None:
+    problem = acceptance.build(AcceptCase(50, "star-40", 0, "fp32", sampling))
+    problem.uniforms[:, 1] = torch.arange(40) / 40 + 0.01
+    laws = [acceptance.law(row, sampling) for row in problem.logits]
+    expected = [
+        int((law.cumsum(0) <= float(u)).sum())
+        for law, u in zip(laws, problem.uniforms[:, 1], strict=True)
+    ]
+    assert accept_peers._draw(problem).tolist() == expected
+    unfiltered = [acceptance.law(row, Sampling("target")) for row in problem.logits]
+    assert all(law.gt(0).sum() < 30 for law in laws) and all(law.gt(0).all() for law in unfiltered)
+
+
 def test_accept_peers_follow_the_logits() -> None:
     problem = acceptance.build(AcceptCase(200, "chain-5", 4, "fp32"))
     problem.logits[2] = 0.0
