@@ -19,6 +19,7 @@ from bench import load
 
 MAX_OTHER_LOAD = 0.08
 MIN_SAMPLES = 3  # of quiet blocks, per candidate; fewer make the measurement invalid
+WARM_S = 0.02  # what takes longer than this is as warm as it gets after one run
 SAMPLE_S = 200e-6  # shorter runs are repeated within a sample: the clocks cost up to 1 us
 
 
@@ -78,9 +79,9 @@ def compare(works: Mapping[str, Work], *, threads: int, effort: Effort) -> dict[
 
 
 def _warm_up(work: Work, clock: Callable[[], float]) -> int:
-    """Runs it twice and says how many runs make up one sample."""
-    seconds = 0.0
-    for _ in range(2):
+    """Runs it, short ones twice, and says how many runs make up one sample."""
+    seconds = _timed(work, 1, clock)
+    if seconds < WARM_S:
         seconds = _timed(work, 1, clock)
     if work.prepare is not None:
         return 1
