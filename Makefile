@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install
 SOURCES := $(shell find csrc python tools -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' \
              -o -name '*.json' -o -name CMakeLists.txt \)) CMakeLists.txt setup.py pyproject.toml
-CXX_SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+CXX_SOURCES := $(shell find csrc bench/micro -name '*.cpp' -o -name '*.h')
 
 .PHONY: demo test lint clean distclean
 .DELETE_ON_ERROR:
