@@ -2,6 +2,7 @@
 """Enforces the rules of the house: who may include or import whom, and that every op is complete.
 
   csrc/include < csrc/cpu < csrc/bindings (torch stable ABI), csrc/host (pybind11) < python/treeattn
+                          < bench/micro (neither torch nor Python)
 
 Run as a program it prints each breach and exits with 1 when there is one.
 """
@@ -25,20 +26,21 @@ _SIMD = ("immintrin.h", "arm_neon.h", "x86intrin.h", "arm_bf16.h", "cpuid.h", "u
 
 @dataclass(frozen=True)
 class Layer:
-    """One folder of csrc: which of our folders and which foreign headers it may include."""
+    """One folder of C++: which of our folders and which foreign headers it may include."""
 
     own: tuple[str, ...]  # prefixes of quoted includes
     foreign: tuple[str, ...] = ()  # prefixes of angle includes besides the C++ standard library
 
 
 LAYERS = {
-    "include": Layer(("treeattn/",)),
-    "cpu": Layer(("treeattn/", "cpu/"), _SIMD),
-    "bindings": Layer(
+    "csrc/include": Layer(("treeattn/",)),
+    "csrc/cpu": Layer(("treeattn/", "cpu/"), _SIMD),
+    "csrc/bindings": Layer(
         ("treeattn/", "cpu/", "bindings/"),
         ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/", "Python.h"),
     ),
-    "host": Layer(("treeattn/", "host/"), ("pybind11/",)),
+    "csrc/host": Layer(("treeattn/", "host/"), ("pybind11/",)),
+    "bench/micro": Layer(("treeattn/", "cpu/", "micro/")),
 }
 
 # Python: a module may import ours from its own row and the rows above it.
@@ -60,7 +62,7 @@ def breaches(root: Path) -> list[str]:
         name = path.relative_to(root).as_posix()
         text = path.read_text(encoding="utf-8")
         found += [f"{name}: {breach}" for breach in _file_breaches(text)]
-        if name.startswith("csrc/"):
+        if name.startswith(("csrc/", "bench/micro/")):
             found += [f"{name}: {breach}" for breach in _include_breaches(name, text)]
         if name.startswith("python/treeattn/"):
             found += [f"{name}: {breach}" for breach in _import_breaches(name, text)]
@@ -86,11 +88,11 @@ def _file_breaches(text: str) -> Iterator[str]:
 
 
 def _include_breaches(name: str, text: str) -> Iterator[str]:
-    folder = name.split("/")[1]
+    folder = "/".join(name.split("/")[:2])
     layer = LAYERS.get(folder)
     if layer is None:
         if not name.endswith("CMakeLists.txt"):
-            yield f"csrc/{folder} is no layer of this house"
+            yield f"{folder} is no layer of this house"
         return
     for include in _INCLUDE.findall(text):
         target = include[1:-1]
@@ -99,7 +101,7 @@ def _include_breaches(name: str, text: str) -> Iterator[str]:
         else:
             allowed = target.startswith(layer.foreign) or _is_standard(target)
         if not allowed:
-            yield f"includes {include}, which csrc/{folder} may not know"
+            yield f"includes {include}, which {folder} may not know"
 
 
 def _is_standard(header: str) -> bool:

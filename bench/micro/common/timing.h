@@ -22,9 +22,11 @@ inline double now_us(int threads) {
 
 struct Budget {
   double sample_us;  // a sample repeats the call until it lasts this long
-  double total_us;   // samples are taken until they add up to this
-  int min_samples;
+  double total_us;   // samples are taken until they add up to this ...
+  int min_samples;   // ... and are this many; kFewestSamples if a call exceeds total_us
 };
+
+constexpr int kFewestSamples = 3;
 
 constexpr Budget kFullBudget{.sample_us = 1000, .total_us = 100'000, .min_samples = 7};
 constexpr Budget kQuickBudget{.sample_us = 500, .total_us = 10'000, .min_samples = 3};
@@ -41,12 +43,15 @@ Timing measure(int threads, const Budget& budget, F&& call) {
     for (int i = 0; i < count; ++i) call();
     return now_us(threads) - start;
   };
-  call();
+  const double first = time_calls(1);
   int calls = 1;
-  while (time_calls(calls) < budget.sample_us && calls < 1 << 20) calls *= 2;
+  if (first < 2 * budget.sample_us) {
+    while (time_calls(calls) < budget.sample_us && calls < 1 << 20) calls *= 2;
+  }
+  const int min_samples = first < budget.total_us ? budget.min_samples : kFewestSamples;
   std::vector<double> samples;
   double total = 0;
-  while (total < budget.total_us || static_cast<int>(samples.size()) < budget.min_samples) {
+  while (total < budget.total_us || static_cast<int>(samples.size()) < min_samples) {
     const double sample = time_calls(calls);
     samples.push_back(sample / calls);
     total += sample;
