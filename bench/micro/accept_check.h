@@ -152,16 +152,16 @@ class AcceptCheckCase {
       };
     };
     const auto length = static_cast<int64_t>(path.size());
-    check.equal(batch.status[b], kOk, at("status", 0));
-    check.equal(batch.num_accepted[b], length - 1, at("num_accepted", 0));
-    check.equal(batch.next_tokens[b], choices_[start + path.back()], at("next_tokens", 0));
+    check.equal<int64_t>(batch.status[b], kOk, at("status", 0));
+    check.equal<int64_t>(batch.num_accepted[b], length - 1, at("num_accepted", 0));
+    check.equal<int64_t>(batch.next_tokens[b], choices_[start + path.back()], at("next_tokens", 0));
     for (int64_t k = 0; k < batch.width(); ++k) {
       const int64_t i = b * batch.width() + k;
       const bool inside = k < length;
       const int token = inside ? choices_[start + path[k]] : -1;
-      check.equal(batch.path[i], inside ? path[k] : -1, at("path", k));
-      check.equal(batch.emitted[i], token, at("emitted", k));
-      if (!inside) continue;
+      check.equal<int64_t>(batch.path[i], inside ? path[k] : -1, at("path", k));
+      check.equal<int64_t>(batch.emitted[i], token, at("emitted", k));
+      if (!inside || batch.emitted[i] != token) continue;
       const double expected = std::log(softmax(row(start + path[k]), 1)[token]);
       check.compare(batch.logprobs[i], expected, 4e-6, at("logprobs", k));
     }

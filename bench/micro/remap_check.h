@@ -66,7 +66,7 @@ inline void compare_pools(Check& check, const RemapBatch& batch,
       for (int64_t i = 0; i < pool.row_size(); ++i) {
         const double actual = pool.elements().get(slot * pool.row_size() + i);
         const double expected = before[plane][source[slot] * pool.row_size() + i];
-        check.compare(actual, expected, 1e-9, [&] {
+        check.equal(actual, expected, [&] {
           return name + " plane " + std::to_string(plane) + " slot " + std::to_string(slot) +
                  " element " + std::to_string(i);
         });

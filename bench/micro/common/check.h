@@ -16,22 +16,15 @@ class Check {
   // `where` names the element; it is called only for a new worst one.
   template <class Where>
   void compare(double actual, double expected, double tolerance, Where&& where) {
-    ++num_elements_;
     const double error = actual == expected ? 0 : std::abs(actual - expected) / tolerance;
     // A NaN compares false with everything, and nothing is worse.
-    const double ratio = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
-    if (ratio <= worst_) return;
-    worst_ = ratio;
-    std::ostringstream text;
-    text.precision(9);
-    text << where() << ": got " << actual << ", the scalar loop says " << expected;
-    worst_text_ = text.str();
+    note(std::isnan(error) ? kWrong : error, actual, expected, where);
   }
 
-  // Whole numbers and bytes: equal or wrong.
-  template <class Where>
-  void equal(int64_t actual, int64_t expected, Where&& where) {
-    compare(static_cast<double>(actual), static_cast<double>(expected), 1e-9, where);
+  // Whole numbers, and values that are only moved: equal or wrong.
+  template <class T, class Where>
+  void equal(T actual, T expected, Where&& where) {
+    note(actual == expected ? 0 : kWrong, actual, expected, where);
   }
 
   void end_case() { ++num_cases_; }
@@ -48,6 +41,19 @@ class Check {
   }
 
  private:
+  static constexpr double kWrong = std::numeric_limits<double>::infinity();
+
+  template <class T, class Where>
+  void note(double ratio, T actual, T expected, Where&& where) {
+    ++num_elements_;
+    if (ratio <= worst_) return;
+    worst_ = ratio;
+    std::ostringstream text;
+    text.precision(9);
+    text << where() << ": got " << actual << ", the scalar loop says " << expected;
+    worst_text_ = text.str();
+  }
+
   int64_t num_elements_ = 0;
   int num_cases_ = 0;
   double worst_ = 0;
