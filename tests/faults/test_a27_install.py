@@ -116,7 +116,7 @@ def test_sdist_is_small_and_complete(sdist: Path) -> None:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
     ours = {
         path.relative_to(ROOT).as_posix()
-        for top in ("csrc", "python", "tools")
+        for top in ("bench/micro", "csrc", "python", "tools")
         for path in (ROOT / top).rglob("*")
         if path.is_file() and path.suffix in (".cpp", ".h", ".py", ".json", ".typed")
     }
