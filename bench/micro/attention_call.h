@@ -15,30 +15,33 @@ namespace treeattn::micro {
 class AttentionCall {
  public:
   AttentionCall(const TreeAttentionParams& params, int threads)
-      : params_(params),
-        scratch_(cpu::attention_scratch(params)),
-        attend_tile_(cpu::attend_tile_kernel()) {
-    for (int i = 0; i < threads; ++i) memory_.emplace_back(DType::kFloat32, scratch_.size);
+      : params_(params), threads_(threads) {
+    const cpu::AttentionSchedule schedule(params, threads);
+    for (int i = 0; i < threads; ++i) {
+      scratch_.emplace_back(DType::kFloat32, schedule.scratch_size());
+    }
+    states_ = Elements(DType::kFloat32, schedule.states_size());
   }
 
-  // What the op does: list the work, then let the threads take it from a common counter.
+  // What the op does: cut the work into units, then let the threads take them from a common
+  // counter.
   void run(Workers& workers) {
-    const std::vector<cpu::AttentionTile> tiles = cpu::attention_tiles(params_);
-    const auto num_tiles = static_cast<int64_t>(tiles.size());
-    Items items(num_tiles);
-    workers.run(static_cast<int>(memory_.size()), [&](int thread) {
-      auto* const scratch = static_cast<float*>(memory_[thread].data());
-      for (int64_t i = items.next(); i < num_tiles; i = items.next()) {
-        attend_tile_(params_, scratch_, tiles[i], scratch);
+    const cpu::AttentionSchedule schedule(params_, threads_);
+    Items items(schedule.num_units());
+    workers.run(threads_, [&](int thread) {
+      for (int64_t i = items.next(); i < schedule.num_units(); i = items.next()) {
+        schedule.run(i, floats(scratch_[thread]), floats(states_));
       }
     });
   }
 
  private:
+  static float* floats(Elements& elements) { return static_cast<float*>(elements.data()); }
+
   const TreeAttentionParams& params_;
-  cpu::AttentionScratch scratch_;
-  cpu::AttendTile attend_tile_;
-  std::vector<Elements> memory_;  // one of each thread
+  int threads_;
+  std::vector<Elements> scratch_;  // one of each thread
+  Elements states_{DType::kFloat32, 0};
 };
 
 }  // namespace treeattn::micro

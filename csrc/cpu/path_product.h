@@ -19,20 +19,50 @@ struct PathKeys {
   void take(const KeyColumns& columns, int skipped) {
     first = skipped;
     count = columns.count - skipped;
-    std::memcpy(k_rows, columns.rows + skipped, sizeof(char*) * count);
-    std::memcpy(v_rows, columns.rows + kTileKeys + skipped, sizeof(char*) * count);
+    copy_pointers(columns.rows + skipped, k_rows);
+    copy_pointers(columns.rows + kTileKeys + skipped, v_rows);
+  }
+
+ private:
+  // In pieces of fixed size, which need no call: most paths are short.
+  void copy_pointers(const char* const* from, const char** to) const {
+    constexpr int kPiece = 4;
+    int i = 0;
+    for (; i + kPiece <= count; i += kPiece) std::memcpy(to + i, from + i, sizeof(char*) * kPiece);
+    for (; i < count; ++i) to[i] = from[i];
   }
 };
 
-inline constexpr int kPathRows = Vec::kLanes == 16 ? 4 : 3;
+// The heads of one node as floats, zeros past head_dim.
+struct QueryRows {
+  const float* data;
+  int64_t stride;
+};
 
-// Keys of one block: as many accumulators as hide the latency of a multiply-add.
-constexpr int path_keys(int num_rows) { return num_rows == 1 ? 6 : num_rows == 2 ? 4 : kPathRows; }
+// A block takes up to four rows, and as many keys (or vectors of V) as leave accumulators and
+// operands in registers.
+inline constexpr int kPathRows = 4;
+constexpr int path_keys(int num_rows) {
+  constexpr int kOf16[] = {6, 4, 3, 2}, kOf32[] = {6, 6, 4, 4};
+  return (Vec::kLanes == 16 ? kOf32 : kOf16)[num_rows - 1];
+}
+constexpr int path_vecs(int num_rows) { return Vec::kLanes == 16 || num_rows < 4 ? 4 : 2; }
+
+// Calls f(first row, Count<rows>) for blocks of rows that are as equal as can be.
+template <class F>
+inline void for_each_path_rows(int num_rows, F&& f) {
+  for (int row = 0; row < num_rows;) {
+    const int left = num_rows - row;
+    const int rows = left <= kPathRows ? left : left < 2 * kPathRows ? (left + 1) / 2 : kPathRows;
+    with_count<kPathRows>(rows, [&](auto count) { f(row, count); });
+    row += rows;
+  }
+}
 
 // scores[r][k] = q[r] . keys[k]: one sum per lane, then the lanes
 template <class T, int kRows, int kKeys>
-inline void score_path_block(const float* q, int padded_dim, const char* const* keys, int head_dim,
-                             float* scores) {
+inline void score_path_block(const QueryRows& queries, int row, const char* const* keys,
+                             int head_dim, float* scores) {
   Vec sum[kRows][kKeys];
 #pragma GCC unroll 8
   for (auto& sums : sum) {
@@ -45,7 +75,7 @@ inline void score_path_block(const float* q, int padded_dim, const char* const* 
     for (int c = 0; c < kKeys; ++c) k[c] = load_key(reinterpret_cast<const T*>(keys[c]) + d);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec q_r = load(q + r * padded_dim + d);
+      const Vec q_r = load(queries.data + (row + r) * queries.stride + d);
 #pragma GCC unroll 8
       for (int c = 0; c < kKeys; ++c) sum[r][c] = fma(q_r, k[c], sum[r][c]);
     }
@@ -63,23 +93,19 @@ inline void score_path_block(const float* q, int padded_dim, const char* const* 
 }
 
 template <class T>
-inline void score_path(const float* q, int padded_dim, int num_rows, const PathKeys& path,
-                       int head_dim, float* scores) {
-  for (int row = 0; row < num_rows; row += kPathRows) {
-    const int rows = num_rows - row < kPathRows ? num_rows - row : kPathRows;
-    with_count<kPathRows>(rows, [&](auto row_count) {
-      constexpr int kRows = decltype(row_count)::value;
-      constexpr int kKeys = path_keys(kRows);
-      for (int k = 0; k < path.count; k += kKeys) {
-        const int keys = path.count - k < kKeys ? path.count - k : kKeys;
-        with_count<kKeys>(keys, [&](auto key_count) {
-          score_path_block<T, kRows, decltype(key_count)::value>(q + row * padded_dim, padded_dim,
-                                                                 path.k_rows + k, head_dim,
-                                                                 scores + row * kTileKeys + k);
-        });
-      }
-    });
-  }
+inline void score_path(const QueryRows& queries, int num_rows, const PathKeys& path, int head_dim,
+                       float* scores) {
+  for_each_path_rows(num_rows, [&](int row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    constexpr int kKeys = path_keys(kRows);
+    for (int k = 0; k < path.count; k += kKeys) {
+      const int count = path.count - k < kKeys ? path.count - k : kKeys;
+      with_count<kKeys>(count, [&](auto keys) {
+        score_path_block<T, kRows, decltype(keys)::value>(queries, row, path.k_rows + k, head_dim,
+                                                          scores + row * kTileKeys + k);
+      });
+    }
+  });
 }
 
 // out[r] = out[r] * rescale[r] + sum over keys of weights[r][k] * values[k]
@@ -130,25 +156,24 @@ inline void value_path_rest(const float* weights, int num_rows, const PathKeys& 
 template <class T>
 inline void value_path(const float* weights, int num_rows, const PathKeys& path, int head_dim,
                        const float* rescale, float* out, int padded_dim) {
-  constexpr int kVecs = 4;
   const int num_vecs = head_dim / Vec::kLanes;
-  for (int row = 0; row < num_rows; row += kPathRows) {
-    const int rows = num_rows - row < kPathRows ? num_rows - row : kPathRows;
+  const int rest = head_dim % Vec::kLanes;
+  for_each_path_rows(num_rows, [&](int row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    constexpr int kVecs = path_vecs(kRows);
     const float* w = weights + row * kTileKeys;
     float* const o = out + row * padded_dim;
-    with_count<kPathRows>(rows, [&](auto row_count) {
-      for (int vec = 0; vec < num_vecs; vec += kVecs) {
-        const int d = vec * Vec::kLanes;
-        const int vecs = num_vecs - vec < kVecs ? num_vecs - vec : kVecs;
-        with_count<kVecs>(vecs, [&](auto vec_count) {
-          value_path_block<T, decltype(row_count)::value, decltype(vec_count)::value>(
-              w, path, d, rescale + row, o + d, padded_dim);
-        });
-      }
-    });
-    const int rest = head_dim % Vec::kLanes, d = num_vecs * Vec::kLanes;
-    if (rest > 0) value_path_rest<T>(w, rows, path, d, rest, rescale + row, o + d, padded_dim);
-  }
+    for (int vec = 0; vec < num_vecs; vec += kVecs) {
+      const int d = vec * Vec::kLanes;
+      const int count = num_vecs - vec < kVecs ? num_vecs - vec : kVecs;
+      with_count<kVecs>(count, [&](auto vecs) {
+        value_path_block<T, kRows, decltype(vecs)::value>(w, path, d, rescale + row, o + d,
+                                                          padded_dim);
+      });
+    }
+    const int d = num_vecs * Vec::kLanes;
+    if (rest > 0) value_path_rest<T>(w, kRows, path, d, rest, rescale + row, o + d, padded_dim);
+  });
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

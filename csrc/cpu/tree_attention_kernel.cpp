@@ -15,27 +15,19 @@
 //   element by element.
 #include "cpu/tree_attention_kernel.h"
 
-#include "cpu/ancestor_union.h"
+#include "cpu/panel_rows.h"
 #include "cpu/path_product.h"
-#include "cpu/softmax_rows.h"
 #include "cpu/value_steps.h"
 
 namespace treeattn::cpu::TREEATTN_ISA {
 namespace {
 
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-
 template <class Step>
-class PanelAttention {
+class PanelAttention : public PanelRows {
  public:
   PanelAttention(const TreeAttentionParams& p, const AttentionLayout& layout,
                  const AttentionPanel& panel, float* scratch)
-      : p_(p),
-        panel_(panel),
-        tree_(p, panel.request),
-        group_(p.num_qo_heads / p.k_pool.num_kv_heads),
-        num_rows_(panel.num_nodes * group_),
-        padded_dim_(padded(p.k_pool.head_dim)),
+      : PanelRows(p, panel),
         rows_per_group_(attention_group_rows(padded_dim_)),
         queries_(reinterpret_cast<Element*>(scratch + layout.queries)),
         keys_(reinterpret_cast<Element*>(scratch + layout.keys)),
@@ -45,20 +37,7 @@ class PanelAttention {
         dense_(scratch + layout.dense),
         tops_(scratch + layout.tops),
         rescale_(scratch + layout.rescale),
-        union_nodes_(reinterpret_cast<int*>(scratch + layout.union_nodes)) {
-    const float k_scale =
-        p.k_pool.scale ? p.k_pool.scale[panel.kv_head * p.k_pool.stride_scale] : 1.0f;
-    const float scale = p.sm_scale * k_scale;
-    query_sign_ = scale < 0.0f ? -1.0f : scale == 0.0f ? 0.0f : 1.0f;
-    score_scale_ = scale == 0.0f ? 1.0f : __builtin_fabsf(scale);
-    const bool bent = p.logits_soft_cap > 0.0f || p.alibi_slopes != nullptr;
-    factor_ = bent ? kLog2E : score_scale_ * kLog2E;
-    for (int i = 0; i < panel.num_nodes; ++i) {
-      const int at = position(i);
-      min_position_ = i == 0 ? at : min_int(min_position_, at);
-      max_position_ = i == 0 ? at : max_int(max_position_, at);
-    }
-  }
+        union_nodes_(reinterpret_cast<int*>(scratch + layout.union_nodes)) {}
 
   void attend_stream(int stream, const RowStates& states) {
     clear(states, num_rows_, padded_dim_);
@@ -78,106 +57,14 @@ class PanelAttention {
     }
   }
 
+  using PanelRows::write_rows;
+
   void merge(const RowStates& a, const RowStates& b) {
     merge_rows(a, b, num_rows_, padded_dim_, factor_, tops_, rescale_, scores_);
   }
 
-  void write_rows(const RowStates& states) {
-    const float v_scale =
-        p_.v_pool.scale ? p_.v_pool.scale[panel_.kv_head * p_.v_pool.stride_scale] : 1.0f;
-    for (int row = 0; row < num_rows_; ++row) {
-      const int head = qo_head(row);
-      float sum = reduce_add(load(states.sums + row * Vec::kLanes));
-      float top = states.maxima[row] * factor_ * kLn2, rescale = 1.0f;
-      if (p_.sinks != nullptr) {
-        const float sink = p_.sinks[head];
-        const float new_top = __builtin_fmaxf(top, sink);
-        rescale = __builtin_expf(top - new_top);
-        sum = sum * rescale + __builtin_expf(sink - new_top);
-        top = new_top;
-      }
-      const int64_t node = tree_.begin + tree_.node_at(panel_.first + row / group_);
-      if (p_.lse != nullptr) p_.lse[node * p_.num_qo_heads + head] = top + __builtin_logf(sum);
-      with_element(p_.dtype, [&](auto element) {
-        using T = decltype(element);
-        store_row(static_cast<T*>(p_.out) + node * p_.stride_out_node + head * p_.stride_out_head,
-                  states.out + row * padded_dim_, p_.k_pool.head_dim, rescale * v_scale / sum);
-      });
-    }
-  }
-
  private:
   using Element = typename Step::Element;
-
-  int qo_head(int row) const { return panel_.kv_head * group_ + row % group_; }
-  int position(int i) const {
-    return tree_.context_len + tree_.depth(tree_.node_at(panel_.first + i));
-  }
-  // The first tile with a key that some row sees.
-  int first_key() const {
-    const int first = p_.window > 0 ? max_int(0, min_position_ - p_.window + 1) : 0;
-    return first / kTileKeys * kTileKeys;
-  }
-  // Whether all rows see all keys of a tile, as part of the context.
-  bool is_whole(int key) const {
-    return key + kTileKeys <= tree_.context_len &&
-           (p_.window == 0 || key > max_position_ - p_.window);
-  }
-
-  // Soft cap and ALiBi on `num_rows` rows of scores for virtual keys key ...
-  void bend_scores(float* scores, int first_row, int num_rows, int key) {
-    if (p_.logits_soft_cap <= 0.0f && p_.alibi_slopes == nullptr) return;
-    const Vec scale = broadcast(score_scale_);
-    const int size = num_rows * kTileKeys;
-    for (int i = 0; i < size; i += Vec::kLanes) store(scores + i, load(scores + i) * scale);
-    if (p_.logits_soft_cap > 0.0f) {
-      const Vec cap = broadcast(p_.logits_soft_cap), two = broadcast(2.0f), one = broadcast(1.0f);
-      const Vec limit = broadcast(-80.0f);
-      for (int i = 0; i < size; i += Vec::kLanes) {
-        // tanh(x) = 1 - 2 / (e^2x + 1); bounded so that e^2x stays finite, NaN kept
-        const Vec minus_2x = max(limit, (broadcast(-2.0f) * load(scores + i)) / cap);
-        const Vec e = exp(broadcast(0.0f) - minus_2x);
-        store(scores + i, cap * (one - two / (e + one)));
-      }
-    }
-    if (p_.alibi_slopes == nullptr) return;
-    for (int row = 0; row < num_rows; ++row) {
-      const float slope = p_.alibi_slopes[qo_head(first_row + row)];
-      const int first = key - position((first_row + row) / group_);
-      for (int i = 0; i < kTileKeys; ++i) {
-        scores[row * kTileKeys + i] += slope * static_cast<float>(first + i);
-      }
-    }
-  }
-
-  void add_context(KeyColumns& columns, int key, int count) const {
-    add_context_keys(columns, p_.k_pool, p_.v_pool,
-                     p_.block_table + panel_.request * p_.stride_block_table, panel_.kv_head, key,
-                     count);
-  }
-
-  void add_node(KeyColumns& columns, int id, int offset) const {
-    const int64_t slot = tree_.slot(id);
-    const int64_t block = slot / p_.k_pool.block_size;
-    const int64_t row = slot - block * p_.k_pool.block_size;
-    columns.add(row_of(p_.k_pool, block, row, panel_.kv_head),
-                row_of(p_.v_pool, block, row, panel_.kv_head), id, offset);
-  }
-
-  // Calls f(row of the node, load(to, sign)) for the node's heads.
-  template <class F>
-  void load_node_queries(int i, F&& f) const {
-    const int64_t node = tree_.begin + tree_.node_at(panel_.first + i);
-    with_element(p_.dtype, [&](auto element) {
-      using T = decltype(element);
-      for (int row = 0; row < group_; ++row) {
-        const T* q =
-            static_cast<const T*>(p_.q) + node * p_.stride_q_node + qo_head(row) * p_.stride_q_head;
-        f(row,
-          [&](auto* to, float sign) { load_query(to, q, p_.k_pool.head_dim, padded_dim_, sign); });
-      }
-    });
-  }
 
   // The queries of all rows for the products of whole tiles, once.
   void load_queries() {
@@ -273,12 +160,9 @@ class PanelAttention {
     for (int i = 0; i < num_nodes; ++i) {
       float* const scores = scores_ + i * group_ * kTileKeys;
       if (paths[i].count > 0) {
-        load_node_queries(first + i, [&](int row, auto load) {
-          load(path_queries_ + row * padded_dim_, query_sign_);
-        });
+        const QueryRows queries = node_queries(first + i, path_queries_);
         with_element(p_.k_pool.dtype, [&](auto element) {
-          score_path<decltype(element)>(path_queries_, padded_dim_, group_, paths[i],
-                                        p_.k_pool.head_dim, scores);
+          score_path<decltype(element)>(queries, group_, paths[i], p_.k_pool.head_dim, scores);
         });
         bend_scores(scores, (first + i) * group_, group_, paths[i].first);
       }
@@ -382,16 +266,11 @@ class PanelAttention {
 
   int num_steps() const { return steps_of(Step{}, p_.k_pool.head_dim); }
 
-  const TreeAttentionParams& p_;
-  const AttentionPanel& panel_;
-  const RequestTree tree_;
-  const int group_, num_rows_, padded_dim_, rows_per_group_;
+  const int rows_per_group_;
   Element *const queries_, *const keys_, *const values_;
   float* const path_queries_;  // of one node
   float *const scores_, *const dense_, *const tops_, *const rescale_;
   int* const union_nodes_;
-  float query_sign_, score_scale_, factor_;
-  int min_position_ = 0, max_position_ = 0;
   bool queries_loaded_ = false;
 };
 
