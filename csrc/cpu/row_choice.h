@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/row_cut.h"
 #include "cpu/row_scan.h"
+#include "cpu/scratch.h"
 #include "treeattn/plan_tree.h"
 
 namespace treeattn::cpu {
@@ -30,10 +32,10 @@ struct Choice {
   Status status;  // kOk, kNonFinite or kNoTokenLeft
 };
 
-// Scratch of one thread: a row of floats and what is known of its pieces.
+// Chooses from one row after the other, with the scratch of one thread.
 class RowChooser {
  public:
-  explicit RowChooser(const RowScan& scan) : scan_(scan) {}
+  explicit RowChooser(const RowScan& scan) : scan_(scan), cuts_(scan) {}
 
   // The lowest id with the largest allowed logit.
   Choice greedy(const LogitsRow& row);
@@ -45,24 +47,23 @@ class RowChooser {
   float log_prob(const LogitsRow& row, int token);
 
  private:
-  static constexpr int kPiece = 512;  // logits per pass, small enough for the first-level cache
-
-  Status load(const LogitsRow& row);
-  double weigh(float temperature);
-  int draw_from_all(double target) const;
-  int draw_from_kept(double uniform) const;
-  void keep_top_k(int k);
-  void keep_at_least(float weight);
-  void keep_top_p(double mass);
-  bool ranks_before(int a, int b) const;
+  Choice greedy_allowed(const LogitsRow& row);
+  Status look(const LogitsRow& row);
+  double weigh_all(float temperature);
+  int draw_from_all(double uniform, float temperature);
+  int draw_from_kept(double uniform, const Cut& cut, float min_weight);
+  double keep_piece(int piece, const Cut& cut, int num_ties, float min_weight);
 
   RowScan scan_;
+  CutSearch cuts_;
+  RowView view_{};  // the allowed logits of the row
   float max_ = 0;
-  std::vector<float> x_, w_;
+  Scratch x_, w_;
   std::vector<float> piece_max_;
   std::vector<double> piece_sum_;
-  std::vector<int> kept_;  // ascending ids
-  std::vector<float> buffer_;
+  std::vector<int> piece_ties_;  // ties that are still to be kept when the piece begins
+  float piece_[kPiece];          // what a scan wrote last
+  int num_ties_ = 0;             // ... and the ties it found
 };
 
 }  // namespace treeattn::cpu

@@ -12,16 +12,45 @@ struct RowPeak {
   bool finite;  // no NaN and no +inf; -inf is a logit like others
 };
 
-// Passes over a piece of one row of logits, in the instruction set of this CPU.
-struct RowScan {
-  // x[0 .. count) = the logits of ids begin .. begin+count; ids that `allowed` excludes become
-  // -inf. begin is a multiple of 32; `allowed` may be nullptr.
-  void (*load)(float* x, const void* row, DType dtype, const uint32_t* allowed, int begin,
-               int count);
-  RowPeak (*peak)(const float* x, int count);
-  // w = exp((x - max) / temperature), exactly 1 at the maximum; returns their sum.
-  float (*weigh)(float* w, const float* x, int count, float max, float temperature);
+struct RowTop {
+  int index;    // the first that holds the maximum; -1 when that is -inf
+  bool finite;  // as above; when false, index means nothing
 };
+
+struct RowSplit {
+  float above;    // sum of the weights where x >= high
+  float between;  // ... where low <= x < high
+  int num_between;
+};
+
+struct RowKept {
+  float sum;
+  int num_ties;  // entries that equal `cut`
+};
+
+// Passes over `count` logits x of one row, in the instruction set of this CPU. `x` may have any
+// dtype that logits may have. A weight of nullptr stands for 1 everywhere. Sums add up at most a
+// few thousand floats each; a longer row is taken in pieces.
+struct RowScan {
+  // to[i] = logit begin + i of the row; -inf at ids that `allowed` excludes. begin % 32 == 0.
+  void (*load)(float* to, const void* row, DType dtype, const uint32_t* allowed, int begin,
+               int count);
+  RowTop (*top)(const void* x, DType dtype, int count);
+  RowPeak (*peak)(const void* x, DType dtype, int count);
+  // w = exp((x - max) / temperature), exactly 1 at the maximum; returns their sum.
+  float (*weigh)(float* w, const void* x, DType dtype, int count, float max, float temperature);
+  // Sum of w where x >= low.
+  float (*mass)(const void* x, DType dtype, const float* w, int count, float low);
+  // Besides sums: the x of low <= x < high go to `between`, in order; up to kSplitRoom floats
+  // behind them are overwritten.
+  RowSplit (*split)(float* between, const void* x, DType dtype, const float* w, int count,
+                    float low, float high);
+  // kept = w where x > cut (or x == cut, with_ties) and w >= min_weight, else 0.
+  RowKept (*keep)(float* kept, const void* x, DType dtype, const float* w, int count, float cut,
+                  bool with_ties, float min_weight);
+};
+
+inline constexpr int kSplitRoom = 16;
 
 RowScan row_scan();
 

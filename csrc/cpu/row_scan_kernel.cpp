@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/row_scan_kernel.h"
 
-#include "cpu/convert.h"
-#include "cpu/vec.h"
+#include "cpu/row_weigh_kernel.h"
+#include "cpu/vec_scan.h"
 
 namespace treeattn::cpu::TREEATTN_ISA {
 namespace {
 
 constexpr float kInfinity = __builtin_inff();
-constexpr float kLargest = __FLT_MAX__;
-
-// The last lanes of x, -inf after its end.
-Vec load_tail(const float* x, int count) {
-  float lanes[Vec::kLanes];
-  for (int i = 0; i < Vec::kLanes; ++i) lanes[i] = i < count ? x[i] : -kInfinity;
-  return load(lanes);
-}
+// Logits between two looks at the maximum: the place of the best is searched in one such piece.
+constexpr int kTopPiece = 4096;
 
 template <class T>
 void load_logits(float* x, const T* row, int count) {
@@ -42,44 +36,157 @@ void load_row(float* x, const void* row, DType dtype, const uint32_t* allowed, i
   if (allowed != nullptr) exclude(x, allowed + begin / 32, count);
 }
 
-RowPeak peak(const float* x, int count) {
-  const Vec zero = broadcast(0.0f);
-  const Vec lowest = broadcast(-kLargest);
-  Vec highest = broadcast(-kInfinity);
-  Vec poison = zero;  // becomes NaN at the first NaN or +inf
-  const auto take = [&](Vec v) {
-    highest = max(v, highest);  // the second argument wins against NaN
-    poison = fma(max(lowest, v), zero, poison);
+// A row of floats: comparisons with +inf are false for it and for NaN alone.
+struct FloatRow {
+  using Key = float;
+  static constexpr Key kLowest = -kInfinity;
+  const float* x;
+
+  struct Peak {
+    Key max;
+    bool finite;
   };
-  int i = 0;
-  for (; i + Vec::kLanes <= count; i += Vec::kLanes) take(load(x + i));
-  if (i < count) take(load_tail(x + i, count - i));
-  return {.max = reduce_max(highest), .finite = all_finite(poison)};
+  Peak peak(int begin, int count) const {
+    const Vec infinity = broadcast(kInfinity);
+    Vec max0 = broadcast(-kInfinity), max1 = max0, max2 = max0, max3 = max0;
+    Mask below0 = above(infinity, max0), below1 = below0;
+    const float* p = x + begin;
+    const auto take = [&](Vec v, Vec& highest, Mask& below) {
+      highest = max(v, highest);  // the second argument wins against NaN
+      below = below & above(infinity, v);
+    };
+    int left = count;
+    for (; left >= 4 * Vec::kLanes; left -= 4 * Vec::kLanes, p += 4 * Vec::kLanes) {
+      take(load(p), max0, below0);
+      take(load(p + Vec::kLanes), max1, below1);
+      take(load(p + 2 * Vec::kLanes), max2, below0);
+      take(load(p + 3 * Vec::kLanes), max3, below1);
+    }
+    for (; left >= Vec::kLanes; left -= Vec::kLanes, p += Vec::kLanes) take(load(p), max0, below0);
+    if (left > 0) {
+      float lanes[Vec::kLanes];
+      for (int i = 0; i < Vec::kLanes; ++i) lanes[i] = i < left ? p[i] : -kInfinity;
+      take(load(lanes), max1, below1);
+    }
+    const uint32_t all = (1u << Vec::kLanes) - 1;
+    return {.max = reduce_max(max(max(max0, max1), max(max2, max3))),
+            .finite = bits(below0 & below1) == all};
+  }
+  int find(int begin, int count, Key key) const {
+    const Vec wanted = broadcast(key);
+    int i = begin;
+    for (; i + Vec::kLanes <= begin + count; i += Vec::kLanes) {
+      const uint32_t hits = bits(equal(load(x + i), wanted));
+      if (hits != 0) return i + __builtin_ctz(hits);
+    }
+    while (x[i] != key) ++i;
+    return i;
+  }
+  static float value(Key key) { return key; }
+};
+
+// A row of 16-bit floats, compared as integers without widening them.
+template <class T, int kInfinityBits>
+struct WordRow {
+  using Key = int16_t;
+  static constexpr Key kLowest = -kInfinityBits;
+  const uint16_t* x;
+
+  struct Peak {
+    Key max;
+    bool finite;
+  };
+  Peak peak(int begin, int count) const {
+    Words max0 = broadcast(kLowest), max1 = max0, min0 = max0, min1 = max0;
+    const uint16_t* p = x + begin;
+    const auto take = [&](Words v, Words& highest, Words& lowest) {
+      highest = max(highest, v);
+      lowest = min(lowest, v);
+    };
+    int left = count;
+    for (; left >= 2 * Words::kLanes; left -= 2 * Words::kLanes, p += 2 * Words::kLanes) {
+      take(load_ordered(p), max0, min0);
+      take(load_ordered(p + Words::kLanes), max1, min1);
+    }
+    if (left >= Words::kLanes) {
+      take(load_ordered(p), max0, min0);
+      left -= Words::kLanes;
+      p += Words::kLanes;
+    }
+    if (left > 0) {
+      uint16_t lanes[Words::kLanes];
+      for (int i = 0; i < Words::kLanes; ++i) {
+        lanes[i] = i < left ? p[i] : uint16_t{0x8000 | kInfinityBits};
+      }
+      take(load_ordered(lanes), max1, min1);
+    }
+    const Key highest = reduce_max(max(max0, max1));
+    return {.max = highest,
+            .finite = highest < kInfinityBits && reduce_min(min(min0, min1)) >= kLowest};
+  }
+  int find(int begin, int count, Key key) const {
+    const Words wanted = broadcast(key);
+    int i = begin;
+    for (; i + Words::kLanes <= begin + count; i += Words::kLanes) {
+      const uint32_t hits = equal_bits(load_ordered(x + i), wanted);
+      if (hits != 0) return i + __builtin_ctz(hits);
+    }
+    while (ordered(x[i]) != key) ++i;
+    return i;
+  }
+  static float value(Key key) {
+    const int magnitude = key < 0 ? -key : key;
+    return to_float(T{static_cast<uint16_t>(magnitude | (key < 0 ? 0x8000 : 0))});
+  }
+};
+
+// Calls f with `x` as a row that knows its order.
+template <class F>
+auto with_row(const void* x, DType dtype, F&& f) {
+  if (dtype == DType::kBFloat16) {
+    return f(WordRow<BFloat16, 0x7f80>{static_cast<const uint16_t*>(x)});
+  }
+  if (dtype == DType::kFloat16) {
+    return f(WordRow<Float16, 0x7c00>{static_cast<const uint16_t*>(x)});
+  }
+  return f(FloatRow{static_cast<const float*>(x)});
 }
 
-float weigh(float* w, const float* x, int count, float max, float temperature) {
-  const Vec origin = broadcast(max);
-  const Vec scale = broadcast(temperature);
-  const bool scaled = temperature != 1.0f;
-  Vec sum = broadcast(0.0f);
-  const auto weight = [&](Vec v) {
-    const Vec distance = v - origin;
-    const Vec e = exp(scaled ? distance / scale : distance);
-    sum = sum + e;
-    return e;
-  };
-  int i = 0;
-  for (; i + Vec::kLanes <= count; i += Vec::kLanes) store(w + i, weight(load(x + i)));
-  if (i < count) {
-    float lanes[Vec::kLanes];
-    store(lanes, weight(load_tail(x + i, count - i)));
-    for (int lane = 0; i + lane < count; ++lane) w[i + lane] = lanes[lane];
-  }
-  return reduce_add(sum);
+RowPeak peak(const void* x, DType dtype, int count) {
+  return with_row(x, dtype, [&](auto row) {
+    const auto peak = row.peak(0, count);
+    return RowPeak{.max = row.value(peak.max), .finite = peak.finite};
+  });
+}
+
+RowTop top(const void* x, DType dtype, int count) {
+  return with_row(x, dtype, [&](auto row) {
+    auto best = row.kLowest;
+    int best_begin = -1;
+    for (int begin = 0; begin < count; begin += kTopPiece) {
+      const auto peak = row.peak(begin, count - begin < kTopPiece ? count - begin : kTopPiece);
+      if (!peak.finite) return RowTop{.index = -1, .finite = false};
+      if (peak.max <= best) continue;
+      best = peak.max;
+      best_begin = begin;
+    }
+    if (best_begin < 0) return RowTop{.index = -1, .finite = true};
+    const int left = count - best_begin;
+    return RowTop{.index = row.find(best_begin, left < kTopPiece ? left : kTopPiece, best),
+                  .finite = true};
+  });
 }
 
 }  // namespace
 
-RowScan row_scan() { return {.load = load_row, .peak = peak, .weigh = weigh}; }
+RowScan row_scan() {
+  return {.load = load_row,
+          .top = top,
+          .peak = peak,
+          .weigh = weigh,
+          .mass = mass,
+          .split = split,
+          .keep = keep};
+}
 
 }  // namespace treeattn::cpu::TREEATTN_ISA
