@@ -4,54 +4,15 @@
 #include <algorithm>
 #include <limits>
 
-#include "cpu/row_choice.h"
+#include "cpu/accept_row.h"
 #include "treeattn/check.h"
-#include "treeattn/philox.h"
 #include "treeattn/plan_tree.h"
 
 namespace treeattn::cpu {
 namespace {
 
-template <class T>
-T value_or(const PerRequest<T>& values, int request, T otherwise) {
-  return values.data != nullptr ? values.data[request * values.stride] : otherwise;
-}
-
 bool is_live(const AcceptPathParams& p, int request) {
   return p.plan_status[request] == kOk && p.node_indptr[request] < p.node_indptr[request + 1];
-}
-
-bool is_greedy(const AcceptPathParams& p, int request) {
-  return p.rule == AcceptRule::kGreedy || value_or(p.temperature, request, 1.0f) == 0.0f;
-}
-
-int64_t token_of(const AcceptPathParams& p, int64_t node) {
-  return p.wide_tokens ? static_cast<const int64_t*>(p.tokens)[node]
-                       : static_cast<const int32_t*>(p.tokens)[node];
-}
-
-LogitsRow row_of(const AcceptPathParams& p, int64_t node) {
-  return {
-      .logits = static_cast<const char*>(p.logits) + node * p.stride_logits * element_size(p.dtype),
-      .allowed = p.allowed != nullptr ? p.allowed + node * p.stride_allowed : nullptr,
-      .dtype = p.dtype,
-      .vocab_size = p.vocab_size};
-}
-
-// What the target says after `node`, a row of the batch.
-Choice choose(const AcceptPathParams& p, RowChooser& chooser, int request, int64_t node) {
-  if (is_greedy(p, request)) return chooser.greedy(row_of(p, node));
-  const Sampling sampling{.temperature = value_or(p.temperature, request, 1.0f),
-                          .top_k = value_or(p.top_k, request, 0),
-                          .top_p = value_or(p.top_p, request, 1.0f),
-                          .min_p = value_or(p.min_p, request, 0.0f)};
-  const int position = p.context_lens[request] + p.depths[node];
-  const double uniform =
-      p.uniforms != nullptr
-          ? p.uniforms[2 * node + 1]
-          : philox_uniform(static_cast<uint64_t>(value_or(p.seeds, request, int64_t{0})),
-                           static_cast<uint32_t>(position), 0, RandomPurpose::kDraw);
-  return chooser.draw(row_of(p, node), sampling, uniform);
 }
 
 // The first child that holds the token, as a node of the request; -1 when there is none.
@@ -64,7 +25,9 @@ int find_child(const AcceptPathParams& p, int request, int node, int64_t token) 
   return -1;
 }
 
-void walk(const AcceptPathParams& p, RowChooser& chooser, int request) {
+// Follows the tokens that read(node, depth) returns for the rows on the way.
+template <class Read>
+void walk(const AcceptPathParams& p, int request, Read&& read) {
   const int64_t width = int64_t{p.max_depth} + 1;
   int32_t* const path = p.path + request * width;
   int64_t* const emitted = p.emitted + request * width;
@@ -80,22 +43,19 @@ void walk(const AcceptPathParams& p, RowChooser& chooser, int request) {
     p.status[request] = p.plan_status[request] == kOk ? kInactive : p.plan_status[request];
     return;
   }
-  const int64_t start = p.node_indptr[request];
   p.status[request] = kOk;
   path[0] = 0;
   for (int depth = 0, node = 0;; ++depth) {
-    const Choice choice = choose(p, chooser, request, start + node);
-    if (choice.status != kOk) {
-      p.status[request] = choice.status;
+    const RowResult row = read(node, depth);
+    if (row.status != kOk) {
+      p.status[request] = row.status;
       return;
     }
-    emitted[depth] = choice.token;
-    if (logprobs != nullptr) {
-      logprobs[depth] = chooser.log_prob(row_of(p, start + node), choice.token);
-    }
-    node = depth < p.max_depth ? find_child(p, request, node, choice.token) : -1;
+    emitted[depth] = row.token;
+    if (logprobs != nullptr) logprobs[depth] = row.log_prob;
+    node = depth < p.max_depth ? find_child(p, request, node, row.token) : -1;
     if (node < 0) {
-      p.next_tokens[request] = choice.token;
+      p.next_tokens[request] = row.token;
       return;
     }
     path[depth + 1] = node;
@@ -132,8 +92,21 @@ void check_accept_path(const AcceptPathParams& p) {
 }
 
 void accept_path(const AcceptPathParams& p, int begin, int end) {
-  RowChooser chooser(row_scan());
-  for (int b = begin; b < end; ++b) walk(p, chooser, b);
+  RowReader reader(p);
+  for (int b = begin; b < end; ++b) {
+    walk(p, b, [&](int node, int) { return reader.read(b, p.node_indptr[b] + node); });
+  }
+}
+
+bool pays_to_read_ahead(const AcceptPathParams& p, int num_threads) {
+  // Another thread joins within a few microseconds, as long as this many bytes of logits take.
+  constexpr int64_t kWorthAThread = 64 * 1024;
+  const int64_t row_bytes = int64_t{p.vocab_size} * element_size(p.dtype);
+  return p.num_requests < num_threads && p.max_depth > 0 && row_bytes >= kWorthAThread;
+}
+
+void accept_path_ahead(const AcceptPathParams& p, const OnThreads& on_threads) {
+  for (int b = 0; b < p.num_requests; ++b) walk(p, b, RowsAhead(p, b, on_threads));
 }
 
 }  // namespace treeattn::cpu

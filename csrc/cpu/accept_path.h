@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/rows_ahead.h"
 #include "treeattn/accept_path.h"
 
 namespace treeattn::cpu {
@@ -10,5 +11,10 @@ void check_accept_path(const AcceptPathParams& p);
 
 // Walks the trees of requests [begin, end); only rows on the walk are read.
 void accept_path(const AcceptPathParams& p, int begin, int end);
+
+// The same for all requests, one after the other, each with all threads. For batches that leave
+// threads idle; rows beside the walk may be read, and have no influence.
+void accept_path_ahead(const AcceptPathParams& p, const OnThreads& on_threads);
+bool pays_to_read_ahead(const AcceptPathParams& p, int num_threads);
 
 }  // namespace treeattn::cpu

@@ -187,11 +187,8 @@ int RowChooser::draw_from_kept(double uniform, const Cut& cut, float min_weight)
 // ids whose logit is cut.value may stay.
 double RowChooser::keep_piece(int piece, const Cut& cut, int num_ties, float min_weight) {
   num_ties_ = 0;
+  if (piece_max_[piece] < cut.value) return 0;
   const int begin = piece * kPiece, count = piece_size(view_.count, piece);
-  if (piece_max_[piece] < cut.value) {
-    std::fill_n(piece_, count, 0.0f);
-    return 0;
-  }
   const RowKept kept = scan_.keep(piece_, view_.at(begin), view_.dtype, w_.floats(0) + begin, count,
                                   cut.value, num_ties > 0, min_weight);
   num_ties_ = kept.num_ties;

@@ -12,7 +12,9 @@ namespace treeattn::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int kFew = 1024;    // so few are bisected where they are
+constexpr int kFew = 1024;  // so few are bisected where they are
+constexpr int kTiny = 64;   // so few are not worth another list
+constexpr int kStepsPerView = 6;
 constexpr int kSample = 512;  // entries that a guess looks at
 constexpr int kRun = 8;       // ... this many in a row
 // The weight below the cut, as the sample shows it, lies within these factors of the truth with
@@ -68,9 +70,12 @@ Cut CutSearch::run(Search s) {
   // the weight from `low` on short of it, everything from there on stays.
   int32_t reaches = key_of(s.low);
   int32_t falls_short = std::min(key_of(s.high), key_of(s.max) + 1);
-  while (falls_short - int64_t{reaches} > 1) {
+  for (int step = 1; falls_short - int64_t{reaches} > 1; ++step) {
     const auto middle = static_cast<int32_t>((int64_t{reaches} + falls_short) >> 1);
     (mass(s, value_of(middle)) >= s.target ? reaches : falls_short) = middle;
+    if (step % kStepsPerView == 0 && s.view.count > kTiny) {
+      adopt(s, part(s, value_of(reaches), value_of(falls_short)));
+    }
   }
   return finish(s, value_of(reaches));
 }
@@ -79,43 +84,54 @@ Cut CutSearch::run(Search s) {
 bool CutSearch::narrow(Search& s) {
   float low = s.low, high = s.high;
   if (s.view.piece_max == nullptr || s.low == -kInfinity) guess(s, low, high);
-  float* const list = lists_[turn_].floats(static_cast<size_t>(s.view.count) + kSplitRoom);
-  Parts parts = split(s, low, high, list);
-  if (s.above + parts.above >= s.target) {
+  Part around = part(s, low, high);
+  if (s.above + around.above >= s.target) {
     low = high;
     high = s.high;
-    parts = split(s, low, high, list);
-  } else if (low > s.low && s.above + parts.above + parts.between < s.target) {
+    around = part(s, low, high);
+  } else if (low > s.low && s.above + around.above + around.weight < s.target) {
     high = low;
     low = s.low;
-    parts = split(s, low, high, list);
+    around = part(s, low, high);
   }
   s.low = low;
   s.high = high;
-  if (2 * int64_t{parts.num_between} > s.view.count) return false;
-  turn_ = 1 - turn_;
-  s.view = {.x = list, .dtype = DType::kFloat32, .count = parts.num_between, .piece_max = nullptr};
-  s.above += parts.above;
-  s.total = parts.between;
-  if (s.w == nullptr) return true;
-  float* const w = weights_.floats(static_cast<size_t>(parts.num_between));
-  scan_.weigh(w, list, DType::kFloat32, parts.num_between, s.max, s.temperature);
-  s.w = w;
+  if (2 * int64_t{around.count} > s.view.count) return false;
+  adopt(s, around);
   return true;
 }
 
-CutSearch::Parts CutSearch::split(const Search& s, float low, float high, float* between) const {
-  Parts parts{.above = 0, .between = 0, .num_between = 0};
+void CutSearch::adopt(Search& s, const Part& part) {
+  s.view = {.x = part.x, .dtype = DType::kFloat32, .count = part.count, .piece_max = nullptr};
+  if (s.w != nullptr) s.w = part.w;
+  s.above += part.above;
+  s.total = part.weight;
+  turn_ = 1 - turn_;
+}
+
+// The entries of low <= x < high.
+CutSearch::Part CutSearch::part(const Search& s, float low, float high) {
+  float* const x = lists_[turn_].floats(static_cast<size_t>(s.view.count) + kSplitRoom);
+  Part part{.x = x, .w = nullptr, .above = 0, .weight = 0, .count = 0};
   for (int begin = 0; begin < s.view.count; begin += kPiece) {
     if (s.view.piece_max != nullptr && s.view.piece_max[begin / kPiece] < low) continue;
-    const RowSplit piece = scan_.split(between + parts.num_between, s.view.at(begin), s.view.dtype,
+    const RowSplit piece = scan_.split(x + part.count, s.view.at(begin), s.view.dtype,
                                        s.w != nullptr ? s.w + begin : nullptr,
                                        std::min(kPiece, s.view.count - begin), low, high);
-    parts.above += piece.above;
-    parts.between += piece.between;
-    parts.num_between += piece.num_between;
+    part.above += piece.above;
+    part.count += piece.num_between;
   }
-  return parts;
+  if (s.w == nullptr) {
+    part.weight = part.count;
+    return part;
+  }
+  float* const w = weights_[turn_].floats(static_cast<size_t>(part.count));
+  for (int begin = 0; begin < part.count; begin += kPiece) {
+    part.weight += scan_.weigh(w + begin, x + begin, DType::kFloat32,
+                               std::min(kPiece, part.count - begin), s.max, s.temperature);
+  }
+  part.w = w;
+  return part;
 }
 
 // Bounds between which the cut probably lies, from the weight below it in a sample of the view.
@@ -128,9 +144,9 @@ void CutSearch::guess(const Search& s, float& low, float& high) const {
     if (s.w != nullptr) std::memcpy(w + i, s.w + begin, sizeof(float) * kRun);
   }
   const float* const weights = s.w != nullptr ? w : nullptr;
+  const double in_sample = scan_.mass(x, DType::kFloat32, weights, kSample, -kInfinity);
   const auto weight_below = [&](float bound) {
-    return double{scan_.mass(x, DType::kFloat32, weights, kSample, -kInfinity)} -
-           scan_.mass(x, DType::kFloat32, weights, kSample, bound);
+    return in_sample - scan_.mass(x, DType::kFloat32, weights, kSample, bound);
   };
   float smallest = kInfinity, largest = -kInfinity;
   for (float v : x) {

@@ -26,8 +26,10 @@ struct RowView {
 // A row by rank (larger logit first, then lower id), cut off: what stays is every x > value and the
 // first `num_ties` of x == value.
 struct Cut {
+  static constexpr int kAllTies = INT_MAX;
+
   float value = -std::numeric_limits<float>::infinity();
-  int num_ties = INT_MAX;
+  int num_ties = kAllTies;
 
   // The shorter of two such prefixes.
   static Cut shorter(Cut a, Cut b) {
@@ -59,20 +61,23 @@ class CutSearch {
     float low, high;
     float max, temperature;
   };
-  struct Parts {
-    double above, between;
-    int num_between;
+  struct Part {  // of a view: the entries within some bounds
+    const float* x;
+    const float* w;
+    double above, weight;  // of the entries above the bounds, and within
+    int count;
   };
 
   Cut run(Search s);
   bool narrow(Search& s);
-  Parts split(const Search& s, float low, float high, float* between) const;
+  void adopt(Search& s, const Part& part);
+  Part part(const Search& s, float low, float high);
   void guess(const Search& s, float& low, float& high) const;
   double mass(const Search& s, float low) const;
   Cut finish(const Search& s, float value) const;
 
   RowScan scan_;
-  Scratch lists_[2], weights_;
+  Scratch lists_[2], weights_[2];  // of two views: the present one and the next
   int turn_ = 0;
 };
 

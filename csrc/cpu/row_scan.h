@@ -18,9 +18,8 @@ struct RowTop {
 };
 
 struct RowSplit {
-  float above;    // sum of the weights where x >= high
-  float between;  // ... where low <= x < high
-  int num_between;
+  float above;      // sum of the weights where x >= high
+  int num_between;  // entries of low <= x < high
 };
 
 struct RowKept {
@@ -41,7 +40,7 @@ struct RowScan {
   float (*weigh)(float* w, const void* x, DType dtype, int count, float max, float temperature);
   // Sum of w where x >= low.
   float (*mass)(const void* x, DType dtype, const float* w, int count, float low);
-  // Besides sums: the x of low <= x < high go to `between`, in order; up to kSplitRoom floats
+  // The x of low <= x < high go to `between`, in order; up to kSplitRoom floats
   // behind them are overwritten.
   RowSplit (*split)(float* between, const void* x, DType dtype, const float* w, int count,
                     float low, float high);

@@ -6,49 +6,76 @@
 namespace treeattn::cpu::TREEATTN_ISA {
 namespace {
 
-// Calls f(i, logits i .. i+kLanes, lanes in use); after the last logit come -infs.
-template <class T, class F>
-inline void for_each_vec(const T* x, int count, F&& f) {
-  int i = 0;
-  for (; i + Vec::kLanes <= count; i += Vec::kLanes) f(i, load(x + i), Vec::kLanes);
-  if (i == count) return;
-  float lanes[Vec::kLanes];
-  for (int lane = 0; lane < Vec::kLanes; ++lane) {
-    lanes[lane] = i + lane < count ? to_float(x[i + lane]) : -__builtin_inff();
-  }
-  f(i, load(lanes), count - i);
-}
+constexpr int kLanes = Vec::kLanes;
+constexpr int kSums = 4;  // partial sums, so that additions do not wait for each other
 
-inline Vec load_first(const float* w, int num_lanes) {
-  if (num_lanes == Vec::kLanes) return load(w);
-  float lanes[Vec::kLanes] = {};
-  for (int lane = 0; lane < num_lanes; ++lane) lanes[lane] = w[lane];
-  return load(lanes);
-}
+struct Sum {
+  Vec part[kSums] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};
 
-inline void store_first(float* w, Vec a, int num_lanes) {
-  if (num_lanes == Vec::kLanes) return store(w, a);
-  float lanes[Vec::kLanes];
-  store(lanes, a);
-  for (int lane = 0; lane < num_lanes; ++lane) w[lane] = lanes[lane];
-}
+  float total() const { return reduce_add((part[0] + part[1]) + (part[2] + part[3])); }
+};
 
-// Calls f(x as its element type, weights): weights(i, lanes) is Vec, 1 where w is nullptr. The
-// -infs after the last logit have weight 0.
-template <class F>
-inline auto with_weights(const void* x, DType dtype, const float* w, F&& f) {
-  with_element(dtype, [&](auto element) {
-    const auto* const typed = static_cast<const decltype(element)*>(x);
-    if (w != nullptr) {
-      f(typed, [w](int i, int num_lanes) { return load_first(w + i, num_lanes); });
-    } else {
-      f(typed, [](int, int num_lanes) {
-        if (num_lanes == Vec::kLanes) return broadcast(1.0f);
-        float ones[Vec::kLanes] = {};
-        for (int lane = 0; lane < num_lanes; ++lane) ones[lane] = 1.0f;
-        return load(ones);
-      });
+// What a loop over a row sees at once: logits and weights i .. i + kLanes. In the last piece of a
+// row the lanes from `count` on hold -inf and weight 0.
+template <class T>
+struct FullVec {
+  const T* x;
+  const float* w;
+  int i;
+
+  static constexpr int count = kLanes;
+  Vec logits() const { return load(x + i); }
+  Vec ones() const { return broadcast(1.0f); }
+  Vec weights() const { return w != nullptr ? load(w + i) : ones(); }
+  void put(float* to, Vec a) const { store(to + i, a); }
+};
+
+template <class T>
+struct LastVec {
+  const T* x;
+  const float* w;
+  int i, count;
+
+  Vec logits() const {
+    float lanes[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = lane < count ? to_float(x[i + lane]) : -__builtin_inff();
     }
+    return load(lanes);
+  }
+  Vec ones() const {
+    float lanes[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane < count ? 1.0f : 0.0f;
+    return load(lanes);
+  }
+  Vec weights() const {
+    if (w == nullptr) return ones();
+    float lanes[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = lane < count ? w[i + lane] : 0.0f;
+    return load(lanes);
+  }
+  void put(float* to, Vec a) const {
+    float lanes[kLanes];
+    store(lanes, a);
+    for (int lane = 0; lane < count; ++lane) to[i + lane] = lanes[lane];
+  }
+};
+
+// Calls f(piece, number of a partial sum) from the first logit to the last.
+template <class F>
+inline void for_each_vec(const void* x, DType dtype, const float* w, int count, F&& f) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* const logits = static_cast<const T*>(x);
+    int i = 0;
+    for (; i + kSums * kLanes <= count; i += kSums * kLanes) {
+#pragma GCC unroll 4
+      for (int part = 0; part < kSums; ++part) {
+        f(FullVec<T>{.x = logits, .w = w, .i = i + part * kLanes}, part);
+      }
+    }
+    for (; i + kLanes <= count; i += kLanes) f(FullVec<T>{.x = logits, .w = w, .i = i}, 0);
+    if (i < count) f(LastVec<T>{.x = logits, .w = w, .i = i, .count = count - i}, 1);
   });
 }
 
@@ -56,72 +83,55 @@ inline auto with_weights(const void* x, DType dtype, const float* w, F&& f) {
 
 float weigh(float* w, const void* x, DType dtype, int count, float max, float temperature) {
   const Vec origin = broadcast(max);
-  const Vec scale = broadcast(temperature);
-  const bool scaled = temperature != 1.0f;
-  Vec sum = broadcast(0.0f);
-  with_element(dtype, [&](auto element) {
-    for_each_vec(static_cast<const decltype(element)*>(x), count, [&](int i, Vec v, int lanes) {
-      const Vec distance = v - origin;
-      const Vec e = exp(scaled ? distance / scale : distance);
-      sum = sum + e;
-      store_first(w + i, e, lanes);
-    });
+  const Vec scale = broadcast(1.44269504f / temperature);
+  Sum sum;
+  for_each_vec(x, dtype, nullptr, count, [&](auto piece, int part) {
+    const Vec e = exp2_product(piece.logits() - origin, scale);
+    sum.part[part] = sum.part[part] + e;
+    piece.put(w, e);
   });
-  return reduce_add(sum);
+  return sum.total();
 }
 
 float mass(const void* x, DType dtype, const float* w, int count, float low) {
   const Vec bound = broadcast(low);
-  Vec sum = broadcast(0.0f);
-  with_weights(x, dtype, w, [&](const auto* logits, auto weights) {
-    for_each_vec(logits, count, [&](int i, Vec v, int lanes) {
-      sum = sum + where(at_least(v, bound), weights(i, lanes));
-    });
+  Sum sum;
+  for_each_vec(x, dtype, w, count, [&](auto piece, int part) {
+    const Vec kept = where(at_least(piece.logits(), bound), piece.weights());
+    sum.part[part] = sum.part[part] + kept;
   });
-  return reduce_add(sum);
+  return sum.total();
 }
 
 RowSplit split(float* between, const void* x, DType dtype, const float* w, int count, float low,
                float high) {
   const Vec lower = broadcast(low), upper = broadcast(high);
-  Vec sum_above = broadcast(0.0f), sum_between = sum_above;
+  Sum above;
   float* out = between;
-  with_weights(x, dtype, w, [&](const auto* logits, auto weights) {
-    for_each_vec(logits, count, [&](int i, Vec v, int lanes) {
-      const Mask is_above = at_least(v, upper);
-      const Mask is_between = without(at_least(v, lower), is_above);
-      const Vec weight = weights(i, lanes);
-      sum_above = sum_above + where(is_above, weight);
-      sum_between = sum_between + where(is_between, weight);
-      const uint32_t all = (1u << lanes) - 1;
-      const uint32_t chosen = bits(is_between) & all;
-      compress(out, is_between, v);
-      out += __builtin_popcount(chosen);
-    });
+  for_each_vec(x, dtype, w, count, [&](auto piece, int part) {
+    const Vec v = piece.logits();
+    const Mask is_above = at_least(v, upper);
+    const Mask is_between = without(at_least(v, lower), is_above);
+    above.part[part] = above.part[part] + where(is_above, piece.weights());
+    compress(out, is_between, v);
+    out += __builtin_popcount(bits(is_between) & ((1u << piece.count) - 1));
   });
-  return {.above = reduce_add(sum_above),
-          .between = reduce_add(sum_between),
-          .num_between = static_cast<int>(out - between)};
+  return {.above = above.total(), .num_between = static_cast<int>(out - between)};
 }
 
 RowKept keep(float* kept, const void* x, DType dtype, const float* w, int count, float cut,
              bool with_ties, float min_weight) {
   const Vec bound = broadcast(cut), least = broadcast(min_weight);
-  Vec sum = broadcast(0.0f);
-  int num_ties = 0;
-  with_weights(x, dtype, w, [&](const auto* logits, auto weights) {
-    for_each_vec(logits, count, [&](int i, Vec v, int lanes) {
-      const Vec weight = weights(i, lanes);
-      const Mask ties = equal(v, bound);
-      const Mask enough = with_ties ? at_least(v, bound) : above(v, bound);
-      const Vec chosen = where(enough & at_least(weight, least), weight);
-      sum = sum + chosen;
-      store_first(kept + i, chosen, lanes);
-      const uint32_t tied = bits(ties) & ((1u << lanes) - 1);
-      if (tied != 0) num_ties += __builtin_popcount(tied);
-    });
+  Sum sum, num_ties;
+  for_each_vec(x, dtype, w, count, [&](auto piece, int part) {
+    const Vec v = piece.logits(), weight = piece.weights();
+    const Mask enough = with_ties ? at_least(v, bound) : above(v, bound);
+    const Vec chosen = where(enough & at_least(weight, least), weight);
+    sum.part[part] = sum.part[part] + chosen;
+    num_ties.part[part] = num_ties.part[part] + where(equal(v, bound), piece.ones());
+    piece.put(kept, chosen);
   });
-  return {.sum = reduce_add(sum), .num_ties = num_ties};
+  return {.sum = sum.total(), .num_ties = static_cast<int>(num_ties.total())};
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

@@ -33,6 +33,11 @@ inline void compress(float* out, Mask m, Vec a) {
   _mm512_storeu_ps(out, _mm512_maskz_compress_ps(m.m, a.v));
 }
 
+inline Vec add_exponent(Vec a, Vec n) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(n.v), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), exponent))};
+}
+
 struct Words {
   static constexpr int kLanes = 32;
   __m512i v;
@@ -84,6 +89,11 @@ inline void compress(float* out, Mask m, Vec a) {
   const auto* const lanes = reinterpret_cast<const __m128i*>(&kCompressOrder.lanes[bits(m)]);
   const __m256i order = _mm256_cvtepu8_epi32(_mm_loadl_epi64(lanes));
   _mm256_storeu_ps(out, _mm256_permutevar8x32_ps(a.v, order));
+}
+
+inline Vec add_exponent(Vec a, Vec n) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(n.v), 23);
+  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v), exponent))};
 }
 
 struct Words {
@@ -151,6 +161,13 @@ inline void compress(float* out, Mask m, Vec a) {
   }
 }
 
+inline Vec add_exponent(Vec a, Vec n) {
+  return lanewise([&](int i) {
+    const uint32_t exponent = __builtin_bit_cast(uint32_t, n.v[i]) << 23;
+    return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a.v[i]) + exponent);
+  });
+}
+
 struct Words {
   static constexpr int kLanes = 16;
   int16_t v[kLanes];
@@ -198,6 +215,22 @@ inline int16_t reduce_min(Words a) {
   int16_t m = lanes[0];
   for (int16_t lane : lanes) m = lane < m ? lane : m;
   return m;
+}
+
+// 2^(a * b) for a * b <= 0: exactly 1 at 0, 0 below 2^-125; relative error below 2 ulp beyond that
+// of b. 2^n by the exponent bits, 2^f with |f| <= 1/2 by a minimax polynomial of degree 5.
+inline Vec exp2_product(Vec a, Vec b) {
+  // Adding it rounds to an integer n and leaves n in the low bits.
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+  const Vec shifted = fma(a, b, broadcast(kRound));
+  const Vec minus_n = broadcast(kRound) - shifted;
+  const Vec f = fma(a, b, minus_n);
+  Vec e = fma(f, broadcast(1.326472725e-03f), broadcast(9.671512786e-03f));
+  e = fma(f, e, broadcast(5.550733744e-02f));
+  e = fma(f, e, broadcast(2.402224208e-01f));
+  e = fma(f, e, broadcast(6.931469776e-01f));
+  e = fma(f, e, broadcast(1.0f));
+  return where(at_least(shifted, broadcast(kRound - 125.0f)), add_exponent(e, shifted));
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA
