@@ -20,12 +20,14 @@ PerRequest<T> per_request(Match& match, const OptTensor& t, const char* name, Sc
 
 }  // namespace
 
-void accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr,
-                 Tensor context_lens, Tensor depths, Tensor plan_status, int64_t max_depth,
-                 int64_t rule, OptTensor temperature, OptTensor top_k, OptTensor top_p,
-                 OptTensor min_p, OptTensor seeds, OptTensor allowed, OptTensor uniforms,
-                 Tensor path, Tensor num_accepted, Tensor next_tokens, Tensor status,
-                 Tensor emitted, OptTensor logprobs) {
+void accept_path(const Tensor& logits, const Tensor& tokens, const Tensor& parents,
+                 const Tensor& node_indptr, const Tensor& context_lens, const Tensor& depths,
+                 const Tensor& plan_status, int64_t max_depth, int64_t rule,
+                 const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
+                 const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
+                 const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
+                 const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
+                 const OptTensor& logprobs) {
   Match match("accept_path");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape,

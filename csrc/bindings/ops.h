@@ -34,12 +34,14 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
                     OptTensor sinks, OptTensor alibi_slopes, OptTensor k_scale, OptTensor v_scale,
                     Tensor out, OptTensor lse);
 
-void accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr,
-                 Tensor context_lens, Tensor depths, Tensor plan_status, int64_t max_depth,
-                 int64_t rule, OptTensor temperature, OptTensor top_k, OptTensor top_p,
-                 OptTensor min_p, OptTensor seeds, OptTensor allowed, OptTensor uniforms,
-                 Tensor path, Tensor num_accepted, Tensor next_tokens, Tensor status,
-                 Tensor emitted, OptTensor logprobs);
+void accept_path(const Tensor& logits, const Tensor& tokens, const Tensor& parents,
+                 const Tensor& node_indptr, const Tensor& context_lens, const Tensor& depths,
+                 const Tensor& plan_status, int64_t max_depth, int64_t rule,
+                 const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
+                 const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
+                 const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
+                 const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
+                 const OptTensor& logprobs);
 
 void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_caches,
               const std::vector<Tensor>& k_scales, const std::vector<Tensor>& v_scales,

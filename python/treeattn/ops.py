@@ -174,22 +174,23 @@ def accept_path(
         raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
         raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
+    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device.
     num_requests, width = plan.num_requests, plan.max_depth + 1
-    device = logits.device
-    accepted = AcceptedPath(
-        path=torch.empty(num_requests, width, dtype=torch.int32, device=device),
-        num_accepted=torch.empty(num_requests, dtype=torch.int32, device=device),
-        next_tokens=torch.empty(num_requests, dtype=torch.int64, device=device),
-        status=torch.empty(num_requests, dtype=torch.int32, device=device),
-        emitted=torch.empty(num_requests, width, dtype=torch.int64, device=device),
-        logprobs=torch.empty(num_requests, width, device=device) if return_logprobs else None,
+    path = plan.parents.new_empty(num_requests, width)
+    num_accepted, status = torch.empty_like(plan.status), torch.empty_like(plan.status)
+    next_tokens = plan.slot_mapping.new_empty(num_requests)
+    emitted = plan.slot_mapping.new_empty(num_requests, width)
+    logprobs = (
+        logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
-
-    def per_request(value: float | Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        if value is None or isinstance(value, Tensor):
-            return value
-        return torch.tensor([value], dtype=dtype, device=device).expand(num_requests)
-
+    if rule == "greedy":
+        temperature = top_k = top_p = min_p = seeds = None
+    else:
+        temperature = _per_request(temperature, torch.float32, plan)
+        top_k = _per_request(_as_int32(top_k), torch.int32, plan)
+        top_p = _per_request(top_p, torch.float32, plan)
+        min_p = _per_request(min_p, torch.float32, plan)
+        seeds = _per_request(seeds, torch.int64, plan)
     _library.require()
     torch.ops.treeattn.accept_path(
         logits,
@@ -201,21 +202,21 @@ def accept_path(
         plan.status,
         plan.max_depth,
         RULES[rule],
-        per_request(temperature, torch.float32),
-        per_request(_as_int32(top_k), torch.int32),
-        per_request(top_p, torch.float32),
-        per_request(min_p, torch.float32),
-        per_request(seeds, torch.int64),
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seeds,
         allowed,
         uniforms,
-        accepted.path,
-        accepted.num_accepted,
-        accepted.next_tokens,
-        accepted.status,
-        accepted.emitted,
-        accepted.logprobs,
+        path,
+        num_accepted,
+        next_tokens,
+        status,
+        emitted,
+        logprobs,
     )
-    return accepted
+    return AcceptedPath(path, num_accepted, next_tokens, status, emitted, logprobs)
 
 
 def remap_kv(
@@ -282,6 +283,13 @@ def _check_plan_heads(plan: TreePlan, q: Tensor, k_cache: Tensor) -> None:
             "tree_attention: num_qo_heads of q and num_kv_heads of k_cache must be the plan's, "
             f"{plan.num_qo_heads} and {plan.num_kv_heads}, got {heads[0]} and {heads[1]}"
         )
+
+
+def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | None:
+    """[B], where `value` is one for all requests."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    return plan.status.new_full((plan.num_requests,), value, dtype=dtype)
 
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
