@@ -174,13 +174,24 @@ int RowChooser::draw_from_kept(double uniform, const Cut& cut, float min_weight)
   int num_ties = cut.num_ties;
   for (size_t piece = 0; piece < piece_sum_.size(); ++piece) {
     piece_ties_[piece] = num_ties;
-    piece_sum_[piece] = keep_piece(static_cast<int>(piece), cut, num_ties, min_weight);
-    num_ties -= std::min(num_ties, num_ties_);
+    piece_sum_[piece] = kept_sum(static_cast<int>(piece), cut, num_ties, min_weight);
+    if (num_ties != Cut::kAllTies) num_ties -= std::min(num_ties, num_ties_);
   }
   return draw_from_pieces(piece_sum_, view_.count, uniform, [&](int piece) {
     keep_piece(piece, cut, piece_ties_[piece], min_weight);
     return piece_;
   });
+}
+
+// As keep_piece, which is not needed for its sum where no tie and no light weight is cut off.
+double RowChooser::kept_sum(int piece, const Cut& cut, int num_ties, float min_weight) {
+  if (num_ties != Cut::kAllTies || min_weight > 0.0f) {
+    return keep_piece(piece, cut, num_ties, min_weight);
+  }
+  if (piece_max_[piece] < cut.value) return 0;
+  const int begin = piece * kPiece;
+  return scan_.mass(view_.at(begin), view_.dtype, w_.floats(0) + begin,
+                    piece_size(view_.count, piece), cut.value);
 }
 
 // piece_ = the weights of a piece that stay, 0 for the others; returns their sum. `num_ties` of the

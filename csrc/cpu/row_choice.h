@@ -52,6 +52,7 @@ class RowChooser {
   double weigh_all(float temperature);
   int draw_from_all(double uniform, float temperature);
   int draw_from_kept(double uniform, const Cut& cut, float min_weight);
+  double kept_sum(int piece, const Cut& cut, int num_ties, float min_weight);
   double keep_piece(int piece, const Cut& cut, int num_ties, float min_weight);
 
   RowScan scan_;

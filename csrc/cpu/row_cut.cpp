@@ -21,9 +21,9 @@ constexpr int kRun = 8;       // ... this many in a row
 // some three standard deviations when the row is flat. A miss costs one more pass.
 constexpr double kLeast = 0.7, kMost = 1.35;
 
-// Integers in the order of the floats.
+// Integers in the order of the floats; -0 becomes 0, its equal.
 int32_t key_of(float x) {
-  const auto bits = std::bit_cast<int32_t>(x);
+  const auto bits = std::bit_cast<int32_t>(x + 0.0f);
   return bits ^ ((bits >> 31) & INT32_MAX);
 }
 float value_of(int32_t key) { return std::bit_cast<float>(key ^ ((key >> 31) & INT32_MAX)); }
@@ -197,9 +197,8 @@ Cut CutSearch::finish(const Search& s, float value) const {
   float weight = 1.0f;
   if (s.w != nullptr) scan_.weigh(&weight, &value, DType::kFloat32, 1, s.max, s.temperature);
   const double needed = weight > 0.0f ? std::ceil((s.target - sum) / weight) : 1.0;
-  return {.value = value,
-          .num_ties = static_cast<int>(
-              std::clamp(needed, std::min(1.0, double(num_ties)), double(num_ties)))};
+  if (!(needed < num_ties)) return {.value = value, .num_ties = Cut::kAllTies};
+  return {.value = value, .num_ties = std::max(1, static_cast<int>(needed))};
 }
 
 }  // namespace treeattn::cpu

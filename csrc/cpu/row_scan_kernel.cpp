@@ -10,6 +10,10 @@ namespace {
 constexpr float kInfinity = __builtin_inff();
 // Logits between two looks at the maximum: the place of the best is searched in one such piece.
 constexpr int kTopPiece = 4096;
+// Bytes to fetch ahead: the loops take a cache line in some three cycles, and rows begin cold.
+constexpr int kAhead = 2048;
+
+inline void prefetch(const void* p) { __builtin_prefetch(static_cast<const char*>(p) + kAhead); }
 
 template <class T>
 void load_logits(float* x, const T* row, int count) {
@@ -57,6 +61,7 @@ struct FloatRow {
     };
     int left = count;
     for (; left >= 4 * Vec::kLanes; left -= 4 * Vec::kLanes, p += 4 * Vec::kLanes) {
+      for (int line = 0; line < 4 * Vec::kLanes; line += 16) prefetch(p + line);
       take(load(p), max0, below0);
       take(load(p + Vec::kLanes), max1, below1);
       take(load(p + 2 * Vec::kLanes), max2, below0);
@@ -86,10 +91,10 @@ struct FloatRow {
 };
 
 // A row of 16-bit floats, compared as integers without widening them.
-template <class T, int kInfinityBits>
+template <class T, uint16_t kInfinityBits>
 struct WordRow {
-  using Key = int16_t;
-  static constexpr Key kLowest = -kInfinityBits;
+  using Key = uint16_t;
+  static constexpr Key kLowest = 0;
   const uint16_t* x;
 
   struct Peak {
@@ -97,46 +102,41 @@ struct WordRow {
     bool finite;
   };
   Peak peak(int begin, int count) const {
-    Words max0 = broadcast(kLowest), max1 = max0, min0 = max0, min1 = max0;
+    const Words infinity = broadcast(kInfinityBits);
+    Words max0 = broadcast(kLowest), max1 = max0;
     const uint16_t* p = x + begin;
-    const auto take = [&](Words v, Words& highest, Words& lowest) {
-      highest = max(highest, v);
-      lowest = min(lowest, v);
-    };
     int left = count;
     for (; left >= 2 * Words::kLanes; left -= 2 * Words::kLanes, p += 2 * Words::kLanes) {
-      take(load_ordered(p), max0, min0);
-      take(load_ordered(p + Words::kLanes), max1, min1);
+      for (int line = 0; line < 2 * Words::kLanes; line += 32) prefetch(p + line);
+      max0 = max(max0, load_ranks(p, infinity));
+      max1 = max(max1, load_ranks(p + Words::kLanes, infinity));
     }
     if (left >= Words::kLanes) {
-      take(load_ordered(p), max0, min0);
+      max0 = max(max0, load_ranks(p, infinity));
       left -= Words::kLanes;
       p += Words::kLanes;
     }
-    if (left > 0) {
-      uint16_t lanes[Words::kLanes];
-      for (int i = 0; i < Words::kLanes; ++i) {
-        lanes[i] = i < left ? p[i] : uint16_t{0x8000 | kInfinityBits};
-      }
-      take(load_ordered(lanes), max1, min1);
+    Key highest = reduce_max(max(max0, max1));
+    for (int i = 0; i < left; ++i) {
+      const Key key = rank(p[i], kInfinityBits);
+      highest = key > highest ? key : highest;
     }
-    const Key highest = reduce_max(max(max0, max1));
-    return {.max = highest,
-            .finite = highest < kInfinityBits && reduce_min(min(min0, min1)) >= kLowest};
+    return {.max = highest, .finite = highest < 2 * kInfinityBits};
   }
   int find(int begin, int count, Key key) const {
-    const Words wanted = broadcast(key);
+    const Words infinity = broadcast(kInfinityBits), wanted = broadcast(key);
     int i = begin;
     for (; i + Words::kLanes <= begin + count; i += Words::kLanes) {
-      const uint32_t hits = equal_bits(load_ordered(x + i), wanted);
+      const uint32_t hits = equal_bits(load_ranks(x + i, infinity), wanted);
       if (hits != 0) return i + __builtin_ctz(hits);
     }
-    while (ordered(x[i]) != key) ++i;
+    while (rank(x[i], kInfinityBits) != key) ++i;
     return i;
   }
   static float value(Key key) {
-    const int magnitude = key < 0 ? -key : key;
-    return to_float(T{static_cast<uint16_t>(magnitude | (key < 0 ? 0x8000 : 0))});
+    const int ordered = key - kInfinityBits;
+    const int bits = ordered < 0 ? 0x8000 - ordered : ordered;
+    return to_float(T{static_cast<uint16_t>(bits)});
   }
 };
 

@@ -7,11 +7,12 @@
 
 namespace treeattn::cpu::TREEATTN_ISA {
 
-// 16-bit floats in order: larger float, larger integer; -0 and +0 are both 0. `bits` are sign and
-// magnitude, as in bf16 and fp16, so infinity is +-(bits of infinity) and NaN lies beyond it.
-inline int16_t ordered(uint16_t bits) {
+// How far a 16-bit float lies above -inf, counted in floats, -0 and +0 being one. `bits` are sign
+// and magnitude, as in bf16 and fp16; `infinity` is the magnitude of infinity. Whatever is not
+// below +inf, NaN of both signs included, is 2 * infinity or more.
+inline uint16_t rank(uint16_t bits, uint16_t infinity) {
   const int magnitude = bits & 0x7fff;
-  return static_cast<int16_t>(bits & 0x8000 ? -magnitude : magnitude);
+  return static_cast<uint16_t>((bits & 0x8000 ? -magnitude : magnitude) + infinity);
 }
 
 #if defined(__AVX512F__)
@@ -43,16 +44,16 @@ struct Words {
   __m512i v;
 };
 
-inline Words broadcast(int16_t x) { return {_mm512_set1_epi16(x)}; }
-inline Words load_ordered(const uint16_t* p) {
+inline Words broadcast(uint16_t x) { return {_mm512_set1_epi16(static_cast<int16_t>(x))}; }
+inline Words load_ranks(const uint16_t* p, Words infinity) {
   const __m512i x = _mm512_loadu_si512(p);
   const __m512i sign = _mm512_set1_epi16(INT16_MIN);
-  return {_mm512_mask_sub_epi16(x, _mm512_movepi16_mask(x), sign, x)};
+  const __m512i ordered = _mm512_mask_sub_epi16(x, _mm512_movepi16_mask(x), sign, x);
+  return {_mm512_add_epi16(ordered, infinity.v)};
 }
-inline Words max(Words a, Words b) { return {_mm512_max_epi16(a.v, b.v)}; }
-inline Words min(Words a, Words b) { return {_mm512_min_epi16(a.v, b.v)}; }
+inline Words max(Words a, Words b) { return {_mm512_max_epu16(a.v, b.v)}; }
 inline uint32_t equal_bits(Words a, Words b) { return _mm512_cmpeq_epi16_mask(a.v, b.v); }
-inline void store(int16_t* p, Words a) { _mm512_storeu_si512(p, a.v); }
+inline void store(uint16_t* p, Words a) { _mm512_storeu_si512(p, a.v); }
 
 #elif defined(__AVX2__)
 
@@ -101,20 +102,20 @@ struct Words {
   __m256i v;
 };
 
-inline Words broadcast(int16_t x) { return {_mm256_set1_epi16(x)}; }
-inline Words load_ordered(const uint16_t* p) {
+inline Words broadcast(uint16_t x) { return {_mm256_set1_epi16(static_cast<int16_t>(x))}; }
+inline Words load_ranks(const uint16_t* p, Words infinity) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm256_sign_epi16(_mm256_and_si256(x, _mm256_set1_epi16(INT16_MAX)), x)};
+  const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi16(INT16_MAX));
+  return {_mm256_add_epi16(_mm256_sign_epi16(magnitude, x), infinity.v)};
 }
-inline Words max(Words a, Words b) { return {_mm256_max_epi16(a.v, b.v)}; }
-inline Words min(Words a, Words b) { return {_mm256_min_epi16(a.v, b.v)}; }
+inline Words max(Words a, Words b) { return {_mm256_max_epu16(a.v, b.v)}; }
 inline uint32_t equal_bits(Words a, Words b) {
   const __m256i equal = _mm256_cmpeq_epi16(a.v, b.v);
   const __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1));
   return static_cast<uint32_t>(_mm_movemask_epi8(bytes));
 }
-inline void store(int16_t* p, Words a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+inline void store(uint16_t* p, Words a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
 
 #else
 
@@ -170,7 +171,7 @@ inline Vec add_exponent(Vec a, Vec n) {
 
 struct Words {
   static constexpr int kLanes = 16;
-  int16_t v[kLanes];
+  uint16_t v[kLanes];
 };
 
 template <class F>
@@ -179,17 +180,14 @@ inline Words words_lanewise(F&& f) {
   for (int i = 0; i < Words::kLanes; ++i) r.v[i] = f(i);
   return r;
 }
-inline Words broadcast(int16_t x) {
+inline Words broadcast(uint16_t x) {
   return words_lanewise([&](int) { return x; });
 }
-inline Words load_ordered(const uint16_t* p) {
-  return words_lanewise([&](int i) { return ordered(p[i]); });
+inline Words load_ranks(const uint16_t* p, Words infinity) {
+  return words_lanewise([&](int i) { return rank(p[i], infinity.v[i]); });
 }
 inline Words max(Words a, Words b) {
   return words_lanewise([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
-}
-inline Words min(Words a, Words b) {
-  return words_lanewise([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
 inline uint32_t equal_bits(Words a, Words b) {
   uint32_t set = 0;
@@ -198,22 +196,15 @@ inline uint32_t equal_bits(Words a, Words b) {
   }
   return set;
 }
-inline void store(int16_t* p, Words a) { std::memcpy(p, a.v, sizeof a.v); }
+inline void store(uint16_t* p, Words a) { std::memcpy(p, a.v, sizeof a.v); }
 
 #endif
 
-inline int16_t reduce_max(Words a) {
-  int16_t lanes[Words::kLanes];
+inline uint16_t reduce_max(Words a) {
+  uint16_t lanes[Words::kLanes];
   store(lanes, a);
-  int16_t m = lanes[0];
-  for (int16_t lane : lanes) m = lane > m ? lane : m;
-  return m;
-}
-inline int16_t reduce_min(Words a) {
-  int16_t lanes[Words::kLanes];
-  store(lanes, a);
-  int16_t m = lanes[0];
-  for (int16_t lane : lanes) m = lane < m ? lane : m;
+  uint16_t m = lanes[0];
+  for (uint16_t lane : lanes) m = lane > m ? lane : m;
   return m;
 }
 
