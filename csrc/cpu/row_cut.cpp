@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kFew = 1024;  // so few are bisected where they are
 constexpr int kTiny = 64;   // so few are not worth another list
 constexpr int kStepsPerView = 6;
+constexpr int kManyPieces = 4;
 constexpr int kSample = 512;  // entries that a guess looks at
 constexpr int kRun = 8;       // ... this many in a row
 // The weight below the cut, as the sample shows it, lies within these factors of the truth with
@@ -52,6 +54,10 @@ Cut CutSearch::by_count(const RowView& row, int k, float max) {
 
 Cut CutSearch::by_weight(const RowView& row, const float* w, double total, double target, float low,
                          float max, float temperature) {
+  // Ids lighter than this weigh less than the rest beyond the target, all together.
+  const double light = 0.999 * (total - target) / row.count;
+  const double floor = light > 0 ? max + temperature * std::log(light) : -kInfinity;
+  if (floor > low) low = static_cast<float>(std::max(floor, -double{FLT_MAX}));
   return run({.view = row,
               .w = w,
               .total = total,
@@ -83,7 +89,7 @@ Cut CutSearch::run(Search s) {
 // Replaces the view by its part around the cut. False when that part is not much smaller.
 bool CutSearch::narrow(Search& s) {
   float low = s.low, high = s.high;
-  if (s.view.piece_max == nullptr || s.low == -kInfinity) guess(s, low, high);
+  if (!leaves_little(s)) guess(s, low, high);
   Part around = part(s, low, high);
   if (s.above + around.above >= s.target) {
     low = high;
@@ -99,6 +105,15 @@ bool CutSearch::narrow(Search& s) {
   if (2 * int64_t{around.count} > s.view.count) return false;
   adopt(s, around);
   return true;
+}
+
+// Most pieces lie below the bound that is known already.
+bool CutSearch::leaves_little(const Search& s) const {
+  if (s.view.piece_max == nullptr) return false;
+  const int num_pieces = (s.view.count + kPiece - 1) / kPiece;
+  const auto left = std::count_if(s.view.piece_max, s.view.piece_max + num_pieces,
+                                  [&](float max) { return max >= s.low; });
+  return kManyPieces * left <= num_pieces;
 }
 
 void CutSearch::adopt(Search& s, const Part& part) {

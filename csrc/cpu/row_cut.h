@@ -70,6 +70,7 @@ class CutSearch {
 
   Cut run(Search s);
   bool narrow(Search& s);
+  bool leaves_little(const Search& s) const;
   void adopt(Search& s, const Part& part);
   Part part(const Search& s, float low, float high);
   void guess(const Search& s, float& low, float& high) const;
