@@ -71,13 +71,6 @@ class TreeTile {
 
   int num_nodes() const { return num_nodes_; }
   int node(int i) const { return nodes_[i]; }
-  int parent(int node) const { return tree_.parent(node); }
-  int64_t slot(int node) const { return tree_.slot(node); }
-  bool contains(int node) const {
-    bool found = false;
-    for (int i = 0; i < num_nodes_; ++i) found |= nodes_[i] == node;
-    return found;
-  }
 
   // Nodes see a whole tile of keys here or nothing: a node's own tile is not done as a union.
   bool sees(int i, int key) const {

@@ -40,8 +40,8 @@ struct KeyColumns {
 // each step.
 template <class Step>
 struct ValueSteps {
-  const char* rows[kTileKeys][Step::kPerStep];  // nullptr: zeros
-  int nodes[kTileKeys];                         // deepest tree node of the step, or -1
+  const char* rows[kTileKeys][Step::kPerStep];
+  int nodes[kTileKeys];  // deepest tree node of the step, or -1
   int source[kTileKeys];
   int num_context = 0;  // steps without a tree node come first
   int count = 0;
@@ -150,7 +150,6 @@ template <class T>
 inline Vec load_values(PairStep, const char* const (&rows)[2], int first, int count) {
   const __mmask16 mask = static_cast<__mmask16>(count >= Vec::kLanes ? 0xffffu : (1u << count) - 1);
   const auto load_half = [&](const char* row) {
-    if (row == nullptr) return _mm512_setzero_si512();
     return _mm512_cvtepu16_epi32(
         _mm256_maskz_loadu_epi16(mask, reinterpret_cast<const BFloat16*>(row) + first));
   };

@@ -41,7 +41,7 @@ class PanelAttention : public PanelRows {
 
   void attend_stream(int stream, const RowStates& states) {
     clear(states, num_rows_, padded_dim_);
-    for (int chunk = stream; chunk * kChunkKeys <= max_position_; chunk += kNumStreams) {
+    for (int chunk = stream; chunk <= max_position_ / kChunkKeys; chunk += kNumStreams) {
       const int end = min_int(max_position_ + 1, (chunk + 1) * kChunkKeys);
       int key = max_int(chunk * kChunkKeys, first_key());
       while (key < end) {
@@ -245,7 +245,7 @@ class PanelAttention : public PanelRows {
     for_each_columns(tile, key, [&](const KeyColumns& columns, bool all) {
       ValueSteps<Step> steps;
       add_context_steps(steps, columns);
-      add_tree_steps(steps, columns, tile, p_.v_pool, panel_.kv_head);
+      add_tree_steps(steps, columns, tree_, p_.v_pool, panel_.kv_head);
       pack_values(steps, p_.v_pool, values_);
       const Element* weights = by_key;
       if (!all || !steps.in_order()) {

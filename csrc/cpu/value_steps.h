@@ -11,16 +11,11 @@ inline void add_context_steps(ValueSteps<FloatStep>& steps, const KeyColumns& co
   for (int c = 0; c < columns.num_context; ++c) steps.add({columns.v_row(c)}, -1, c);
 }
 
-inline void add_tree_steps(ValueSteps<FloatStep>& steps, const KeyColumns& columns, const TreeTile&,
-                           const KvPool&, int) {
+inline void add_tree_steps(ValueSteps<FloatStep>& steps, const KeyColumns& columns,
+                           const RequestTree&, const KvPool&, int) {
   for (int c = columns.num_context; c < columns.count; ++c) {
     steps.add({columns.v_row(c)}, columns.nodes[c], columns.offsets[c]);
   }
-}
-
-// Bit k: node i of the tile uses step k.
-inline uint64_t used_steps(const ValueSteps<FloatStep>& steps, const TreeTile& tile, int i) {
-  return tile.path_mask(i, steps.nodes, steps.num_context, steps.count);
 }
 
 #if defined(__AVX512BF16__)
@@ -30,31 +25,17 @@ inline void add_context_steps(ValueSteps<PairStep>& steps, const KeyColumns& col
   }
 }
 
-// A row's pairs lie at even virtual keys, whatever the tree. A node at an odd one makes a pair with
-// its parent (or the last context key); one at an even key is alone, and needed only by itself,
-// since deeper rows pair it with their own next node.
+// A row's pairs lie at even virtual keys, whatever the tree: a node at an odd key makes a pair with
+// its parent, or with the last context key. A row that sees the tile sees both of every pair.
 inline void add_tree_steps(ValueSteps<PairStep>& steps, const KeyColumns& columns,
-                           const TreeTile& tile, const KvPool& v_pool, int head) {
+                           const RequestTree& tree, const KvPool& v_pool, int head) {
   for (int c = columns.num_context; c < columns.count; ++c) {
-    const int node = columns.nodes[c];
-    if (columns.offsets[c] % 2 != 0) {
-      const int parent = tile.parent(node);
-      const char* parent_row = parent >= 0 ? row_of(v_pool, tile.slot(parent), head)
-                                           : columns.v_row(columns.num_context - 1);
-      steps.add({parent_row, columns.v_row(c)}, node, columns.offsets[c] / 2);
-    } else if (tile.contains(node)) {
-      steps.add({columns.v_row(c), nullptr}, node, columns.offsets[c] / 2);
-    }
+    if (columns.offsets[c] % 2 == 0) continue;
+    const int parent = tree.parent(columns.nodes[c]);
+    const char* parent_row = parent >= 0 ? row_of(v_pool, tree.slot(parent), head)
+                                         : columns.v_row(columns.num_context - 1);
+    steps.add({parent_row, columns.v_row(c)}, columns.nodes[c], columns.offsets[c] / 2);
   }
-}
-
-inline uint64_t used_steps(const ValueSteps<PairStep>& steps, const TreeTile& tile, int i) {
-  uint64_t used = tile.path_mask(i, steps.nodes, steps.num_context, steps.count);
-  for (uint64_t left = used; left != 0; left &= left - 1) {
-    const int k = __builtin_ctzll(left);
-    if (steps.rows[k][1] == nullptr && steps.nodes[k] != tile.node(i)) used &= ~(uint64_t{1} << k);
-  }
-  return used;
 }
 #endif
 
@@ -64,7 +45,7 @@ inline void spread_weights(const typename Step::Element* by_key, const ValueStep
                            const TreeTile& tile, int group, typename Step::Element* by_step) {
   constexpr int kBytes = sizeof(typename Step::Element);
   for (int i = 0; i < tile.num_nodes(); ++i) {
-    const uint64_t used = used_steps(steps, tile, i);
+    const uint64_t used = tile.path_mask(i, steps.nodes, steps.num_context, steps.count);
     for (int row = i * group; row < (i + 1) * group; ++row) {
       const auto* from = by_key + row * kTileKeys;
       auto* to = by_step + row * kTileKeys;
@@ -101,7 +82,7 @@ inline void add_seen_values(const typename Step::Element* weights, const ValueSt
   for (int row = 0; row < tile.num_nodes() * group; ++row) {
     const int i = row / group;
     const int first = tile.sees(i, key) ? tile.first_seen(i, key) : kTileKeys;
-    const uint64_t used = used_steps(steps, tile, i);
+    const uint64_t used = tile.path_mask(i, steps.nodes, steps.num_context, steps.count);
     for (int d = 0; d < padded_dim; d += Vec::kLanes) {
       float* const o = out + row * padded_dim + d;
       Vec sum = load(o) * broadcast(rescale[row]);
