@@ -86,10 +86,11 @@ def lay_out(
     return AttentionProblem(q, pools[0], pools[1], plan)
 
 
-def attend(x: AttentionProblem) -> tuple[Tensor, Tensor]:
+def attend(x: AttentionProblem, *, window: int | None = None) -> tuple[Tensor, Tensor]:
     """out and lse; out starts as NaN, so a row that is not written shows."""
+    out = torch.full_like(x.q, torch.nan)
     result = treeattn.tree_attention(
-        x.q, x.k_cache, x.v_cache, x.plan, out=torch.full_like(x.q, torch.nan), return_lse=True
+        x.q, x.k_cache, x.v_cache, x.plan, window=window, out=out, return_lse=True
     )
     assert isinstance(result, tuple)
     return result
