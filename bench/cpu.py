@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -98,9 +99,28 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"comma-separated, of {','.join(ITEMS)} (default: all)",
     )
     parser.add_argument("--quick", action="store_true", help="few cases, under 50 s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="calibration, rows and goals")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="Markdown, CSV and plots")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="calibration, rows and goals")
+    parser.add_argument("--report", type=_folder, metavar="DIR", help="Markdown, CSV and plots")
     return parser.parse_args(argv)
+
+
+# Paths are tried before anything is measured: a run of minutes must not end without its numbers.
+def _file(text: str) -> Path:
+    try:
+        with open(text, "a"):
+            return Path(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"must be a file that can be written: {error}") from error
+
+
+def _folder(text: str) -> Path:
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"must be a folder: {error}") from error
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install matplotlib")
+    return Path(text)
 
 
 def _items(text: str) -> list[str]:

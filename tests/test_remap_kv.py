@@ -272,6 +272,11 @@ BREACHES = [
     Breach(
         "accepted_wide", _accepted("num_accepted", 1, 5), r"num_accepted\[1\] .*\[0, 5\), got 5"
     ),
+    Breach(
+        "accepted_negative",
+        _accepted("num_accepted", 1, -1),
+        r"num_accepted\[1\] .*\[0, 5\), got -1",
+    ),
     Breach("context_negative", _plan("context_lens", 0, -1), r"context_lens\[0\] .*got -1"),
     Breach("indptr", _plan("node_indptr", 2, 19), r"node_indptr\[2\] must be in \[9, 18\], got 19"),
     Breach(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -271,7 +272,7 @@ def test_pool_too_small_for_the_plan(device: str) -> None:
     ("field", "value", "message"),
     [
         ("context_lens", 2**30, r"plan.context_lens\[0\] must fit the \d+ blocks of its table"),
-        ("node_indptr", 10**8, r"plan.node_indptr\[0\] must be in \[0, 7\], got 100000000"),
+        ("node_indptr", 10**8, r"node_indptr\[0\] must be in \[0, 7\], got 100000000"),
     ],
 )
 def test_a_plan_changed_by_its_owner_is_no_wild_read(
@@ -322,3 +323,48 @@ def test_exp_error_bound(device: str, cpu_isa: str) -> None:
     relative = (out.double() / (weight / (1 + weight)) - 1).abs()
     exponent_error = gaps * 2**-23  # log2(e) and the product, half an ulp each
     assert (relative < 4 * 2**-23 + exponent_error).all()  # 2 ulp, then a sum and a division
+
+
+def test_lengths_near_the_limit(device: str) -> None:
+    """An expanded pool needs no memory, so a context of almost 2**31 keys can be windowed."""
+    most = 2**31 - 1 - 4096
+    with pytest.raises(ValueError, match=f"nodes must be at most {most}, got {most}"):
+        plan_of_one(most)
+    pool = torch.zeros(1, 1, 1, 16).expand(2, 2**20, 1, 16)
+    q = torch.randn(1, 1, 16)
+    out = treeattn.tree_attention(
+        q, pool, torch.ones_like(pool[:1, :1]).expand_as(pool), plan_of_one(most - 1), window=64
+    )
+    assert torch.equal(out, torch.ones(1, 1, 16))
+
+
+def plan_of_one(context_len: int) -> treeattn.TreePlan:
+    return treeattn.plan_tree(
+        torch.tensor([-1]),
+        torch.tensor([0, 1]),
+        torch.tensor([context_len]),
+        torch.zeros(1, 2048, dtype=torch.int32),
+        block_size=2**20,
+        num_qo_heads=1,
+        num_kv_heads=1,
+        slot_mapping=torch.tensor([2**20]),  # the first row of block 1
+    )
+
+
+def test_changed_offsets_are_no_wild_read(device: str) -> None:
+    """The plan aliases node_indptr; an order made for other offsets is refused."""
+    case = AttentionCase("", trees=(4, 4), context_lens=(20, 30))
+    x = case.make(device)
+    x.plan.node_indptr[1] = 6
+    with pytest.raises(ValueError, match=r"plan\.order and plan\.depths of node"):
+        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 2, 0), (1, 0, 2, 64)])
+def test_pools_without_rows_or_columns(shape: tuple[int, ...], device: str) -> None:
+    case = AttentionCase("", context_lens=(0,))
+    x = case.make(device)
+    pool = torch.zeros(shape)
+    plan = dataclasses.replace(x.plan, block_size=shape[1])
+    with pytest.raises(ValueError, match="must have a positive block_size and head_dim"):
+        treeattn.tree_attention(x.q[..., : shape[3]], pool, pool, plan, sm_scale=1.0)

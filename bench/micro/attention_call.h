@@ -26,7 +26,7 @@ class AttentionCall {
   // What the op does: cut the work into units, then let the threads take them from a common
   // counter.
   void run(Workers& workers) {
-    const cpu::AttentionSchedule schedule(params_, threads_);
+    cpu::AttentionSchedule schedule(params_, threads_);
     Items items(schedule.num_units());
     workers.run(threads_, [&](int thread) {
       for (int64_t i = items.next(); i < schedule.num_units(); i = items.next()) {

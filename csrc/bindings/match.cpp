@@ -168,6 +168,9 @@ KvPool kv_pool(Match& match, const Tensor& t, const char* name, const std::optio
                const char* scale_name) {
   match(t, name, {"num_blocks", "block_size", "num_kv_heads", "head_dim"}, kPoolTypes);
   match.packed_from(t, name, 3);
+  TREEATTN_CHECK(match["block_size"] > 0 && match["head_dim"] > 0, match.op(), ": ", name,
+                 " must have a positive block_size and head_dim, got ", match["block_size"],
+                 " and ", match["head_dim"]);
   const DType dtype = to_dtype(t.scalar_type());
   if (scale) {
     TREEATTN_CHECK(dtype == DType::kFloat8E4M3, match.op(), ": ", scale_name,

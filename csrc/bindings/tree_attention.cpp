@@ -6,6 +6,8 @@
 
 #include "bindings/ops.h"
 #include "bindings/threads.h"
+#include "cpu/node_indptr.h"
+#include "treeattn/plan_tree.h"
 
 namespace treeattn::bindings {
 namespace {
@@ -29,21 +31,17 @@ class AlignedFloats {
 // caller's lengths and offsets, so what bounds a read here is checked again.
 void check_slots(const TreeAttentionParams& p, int64_t max_blocks) {
   const int64_t num_slots = int64_t{p.k_pool.num_blocks} * p.k_pool.block_size;
-  int previous = 0;
-  for (int b = 0; b <= p.num_requests; ++b) {
-    TREEATTN_CHECK(p.node_indptr[b] >= previous && p.node_indptr[b] <= p.num_nodes,
-                   "tree_attention: plan.node_indptr[", b, "] must be in [", previous, ", ",
-                   p.num_nodes, "], got ", p.node_indptr[b]);
-    TREEATTN_CHECK(p.node_indptr[b] - previous <= int64_t{p.num_words} * 32,
-                   "tree_attention: plan.ancestors must have a bit per node of the largest tree, ",
-                   p.node_indptr[b] - previous, ", got ", p.num_words, " words");
-    previous = p.node_indptr[b];
-  }
+  cpu::check_node_indptr("tree_attention", p.node_indptr, p.num_requests, p.num_nodes);
   for (int b = 0; b < p.num_requests; ++b) {
     if (p.status[b] != 0) continue;
     const int64_t num_blocks =
         (int64_t{p.context_lens[b]} + p.k_pool.block_size - 1) / p.k_pool.block_size;
-    TREEATTN_CHECK(p.context_lens[b] >= 0 && num_blocks <= max_blocks,
+    const int num_nodes = p.node_indptr[b + 1] - p.node_indptr[b];
+    TREEATTN_CHECK(num_nodes <= int64_t{p.num_words} * 32,
+                   "tree_attention: plan.ancestors must have a bit per node of the largest tree, ",
+                   num_nodes, ", got ", p.num_words, " words");
+    TREEATTN_CHECK(p.context_lens[b] >= 0 && num_blocks <= max_blocks &&
+                       int64_t{p.context_lens[b]} + num_nodes <= kMaxKeys,
                    "tree_attention: plan.context_lens[", b, "] must fit the ", max_blocks,
                    " blocks of its table, got ", p.context_lens[b]);
     const int32_t* blocks = p.block_table + b * p.stride_block_table;
@@ -57,6 +55,10 @@ void check_slots(const TreeAttentionParams& p, int64_t max_blocks) {
       TREEATTN_CHECK(p.slot_mapping[i] >= 0 && p.slot_mapping[i] < num_slots,
                      "tree_attention: slot_mapping[", i, "] must be a slot of the pool (0 to ",
                      num_slots - 1, "), got ", p.slot_mapping[i]);
+      TREEATTN_CHECK(
+          p.order[i] >= 0 && p.order[i] < num_nodes && p.depths[i] >= 0 && p.depths[i] < num_nodes,
+          "tree_attention: plan.order and plan.depths of node ", i, " must be below the ",
+          num_nodes, " nodes of request ", b, ", got ", p.order[i], " and ", p.depths[i]);
     }
   }
 }
@@ -156,7 +158,7 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
   };
   check_slots(params, match["max_blocks"]);
 
-  const cpu::AttentionSchedule schedule(params, torch::stable::get_num_threads());
+  cpu::AttentionSchedule schedule(params, torch::stable::get_num_threads());
   const AlignedFloats states(schedule.states_size());
   parallel_items(schedule.num_units(), [&](const auto& next) {
     const AlignedFloats scratch(schedule.scratch_size());

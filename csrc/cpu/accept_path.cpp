@@ -102,7 +102,7 @@ bool pays_to_read_ahead(const AcceptPathParams& p, int num_threads) {
   // Another thread joins within a few microseconds, as long as this many bytes of logits take.
   constexpr int64_t kWorthAThread = 64 * 1024;
   const int64_t row_bytes = int64_t{p.vocab_size} * element_size(p.dtype);
-  return p.num_requests < num_threads && p.max_depth > 0 && row_bytes >= kWorthAThread;
+  return p.num_requests == 1 && num_threads > 1 && p.max_depth > 0 && row_bytes >= kWorthAThread;
 }
 
 void accept_path_ahead(const AcceptPathParams& p, const OnThreads& on_threads) {

@@ -11,10 +11,14 @@ namespace treeattn::cpu::TREEATTN_ISA {
 struct RequestTree {
   const TreeAttentionParams& p;
   int begin;  // first row of the request
+  int num_nodes;
   int context_len;
 
   RequestTree(const TreeAttentionParams& params, int request)
-      : p(params), begin(p.node_indptr[request]), context_len(p.context_lens[request]) {}
+      : p(params),
+        begin(p.node_indptr[request]),
+        num_nodes(p.node_indptr[request + 1] - begin),
+        context_len(p.context_lens[request]) {}
 
   int node_at(int place) const { return p.order[begin + place]; }
   int depth(int node) const { return p.depths[begin + node]; }
@@ -48,8 +52,6 @@ struct RequestTree {
     return bits == 0 ? -1 : word * 32 + 31 - __builtin_clz(bits);
   }
 };
-
-inline constexpr int kMaxTileNodes = 16;
 
 // Up to 16 nodes, consecutive in depth-first order, and all their ancestors (themselves included)
 // by depth, then id: in such a tile there are only a few more of them than nodes.
@@ -114,7 +116,7 @@ class TreeTile {
  private:
   // A counting sort.
   void sort_union_by_depth() {
-    const int num_words = tree_.p.num_words;
+    const int num_words = (tree_.num_nodes + 31) / 32;
     for (int d = 0; d <= max_depth_ + 1; ++d) depth_begin_[d] = 0;
     const auto for_each = [&](auto&& f) {
       for (int word = 0; word < num_words; ++word) {

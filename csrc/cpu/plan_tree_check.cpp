@@ -58,9 +58,8 @@ void check_table(const PlanTreeParams& p, int request) {
   const int64_t context_len = p.context_lens[request];
   TREEATTN_CHECK(context_len >= 0, "plan_tree: context_lens[", request,
                  "] must not be negative, got ", context_len);
-  TREEATTN_CHECK(context_len + num_nodes <= std::numeric_limits<int32_t>::max(),
-                 "plan_tree: context_lens[", request, "] + ", num_nodes,
-                 " nodes must be less than 2**31, got ", context_len);
+  TREEATTN_CHECK(context_len + num_nodes <= kMaxKeys, "plan_tree: context_lens[", request, "] + ",
+                 num_nodes, " nodes must be at most ", kMaxKeys, ", got ", context_len);
   const int64_t covered = context_len + (p.slots_in == nullptr ? num_nodes : 0);
   const int64_t needed = (covered + p.block_size - 1) / p.block_size;
   const int32_t* table = p.block_table + request * p.stride_block_table;

@@ -6,11 +6,12 @@
 
 #include "cpu/convert.h"
 #include "cpu/prefetch.h"
+#include "cpu/tree_attention_kernel.h"
 #include "cpu/vec.h"
 
 namespace treeattn::cpu::TREEATTN_ISA {
 
-inline constexpr int kTileKeys = 64;
+static_assert(Vec::kLanes <= kMaxLanes);
 // Accumulators that fit the register file: 6 x 4 of 32 (AVX-512), 6 x 2 of 16 (AVX2).
 inline constexpr int kRowBlock = 6;
 inline constexpr int kVecBlock = Vec::kLanes == 16 ? 4 : 2;

@@ -98,7 +98,7 @@ void check_remap_kv(const RemapKvParams& p) {
   PrivateBlocks blocks(p);
   for (int b = 0; b < p.num_requests; ++b) {
     const RemapRequest r = remap_request(p, b);
-    if (r.num_rows == 0) continue;
+    if (!r.moves) continue;
     check_path(p, r, b);
     check_slots(p, r, b);
     check_table(p, r, b);

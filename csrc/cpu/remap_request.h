@@ -15,6 +15,7 @@ struct RemapRequest {
   int32_t* table;        // [max_blocks]
   int64_t context_len;
   int num_nodes;
+  bool moves;
   int num_rows;  // root and accepted nodes; 0: nothing moves
   int max_blocks;
   int block_size;
@@ -36,12 +37,15 @@ inline RemapRequest remap_request(const RemapKvParams& p, int request) {
   const int status = p.status[request];
   const bool moves = (status == kOk || status == kNonFinite || status == kNoTokenLeft) &&
                      p.path_width > 0 && path[0] != -1;
+  const int accepted = p.num_accepted[request];
+  const bool fits = accepted >= 0 && accepted < p.path_width;
   return {.path = path,
           .slots = p.slot_mapping + start,
           .table = p.block_table + request * p.stride_block_table,
           .context_len = p.context_lens[request],
           .num_nodes = static_cast<int>(p.node_indptr[request + 1] - start),
-          .num_rows = moves ? p.num_accepted[request] + 1 : 0,
+          .moves = moves,
+          .num_rows = moves && fits ? accepted + 1 : 0,
           .max_blocks = p.max_blocks,
           .block_size = p.block_size};
 }

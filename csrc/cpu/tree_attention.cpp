@@ -11,9 +11,6 @@
 namespace treeattn::cpu {
 namespace {
 
-constexpr int kTileKeys = 64;
-constexpr int kMaxLanes = 16;
-constexpr int kMaxTreeTileNodes = 16;
 // A panel is as large as fits: a large one packs each tile of keys for many rows, but its queries
 // and outputs (four times this many bytes) have to stay in the L2 cache.
 constexpr int kPanelBytes = 64 * 1024;
@@ -35,13 +32,13 @@ int max_panel_nodes(const TreeAttentionParams& p) {
 // in the L1 cache.
 int panel_nodes(const TreeAttentionParams& p, int request) {
   const int most = max_panel_nodes(p);
-  return p.context_lens[request] < kTileKeys ? std::min(most, kMaxTreeTileNodes) : most;
+  return p.context_lens[request] < kTileKeys ? std::min(most, kMaxTileNodes) : most;
 }
 
 AttentionLayout attention_layout(const TreeAttentionParams& p) {
   const int64_t dim = padded_dim(p);
   const int64_t rows = round_up(int64_t{max_panel_nodes(p)} * group_size(p), kMaxLanes);
-  const int64_t tree_rows = std::min<int64_t>(rows, int64_t{kMaxTreeTileNodes} * group_size(p));
+  const int64_t tree_rows = std::min<int64_t>(rows, int64_t{kMaxTileNodes} * group_size(p));
   int64_t size = 0;
   const auto take = [&size](int64_t count) {
     const int64_t offset = size;
@@ -157,7 +154,7 @@ AttentionSchedule::AttentionSchedule(const TreeAttentionParams& p, int num_threa
   std::copy(num_streams.begin(), num_streams.end(), streams_left_.get());
 }
 
-void AttentionSchedule::run(int64_t index, float* scratch, float* states) const {
+void AttentionSchedule::run(int64_t index, float* scratch, float* states) {
   const Unit& unit = units_[index];
   if (unit.stream < 0) {
     kernel_.attend(p_, layout_, unit.panel, scratch);

@@ -23,7 +23,8 @@ class AttentionSchedule {
   int64_t scratch_size() const { return layout_.scratch_size; }  // floats, per thread
   int64_t states_size() const { return num_split_ * kNumStreams * layout_.state_size; }
 
-  void run(int64_t unit, float* scratch, float* states) const;
+  // Each unit once.
+  void run(int64_t unit, float* scratch, float* states);
 
  private:
   struct Unit {

@@ -21,8 +21,14 @@ struct AttentionPanel {
 // stream is one online softmax over its chunks in ascending order; the streams of a row are merged
 // in ascending order. None of it depends on anything but the row's own keys, so a row has the same
 // bits whoever computes its streams, and whatever else is in the batch.
+inline constexpr int kTileKeys = 64;  // of the axis, in one product
 inline constexpr int kChunkKeys = 256;
 inline constexpr int kNumStreams = 8;
+
+// Nodes that do a tile of the tree together.
+inline constexpr int kMaxTileNodes = 16;
+// Rows are padded to this many floats, enough for every instruction set.
+inline constexpr int kMaxLanes = 16;
 
 // Rows of a panel that go through scores, softmax and values together, so that their queries and
 // scores stay in the L1 cache.

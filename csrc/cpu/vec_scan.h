@@ -25,7 +25,6 @@ inline Mask at_least(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_G
 inline Mask above(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ)}; }
 inline Mask equal(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ)}; }
 inline Mask operator&(Mask a, Mask b) { return {_kand_mask16(a.m, b.m)}; }
-inline Mask operator|(Mask a, Mask b) { return {_kor_mask16(a.m, b.m)}; }
 inline Mask without(Mask a, Mask b) { return {_kandn_mask16(b.m, a.m)}; }
 inline Vec where(Mask m, Vec a) { return {_mm512_maskz_mov_ps(m.m, a.v)}; }  // 0 elsewhere
 inline uint32_t bits(Mask m) { return m.m; }
@@ -65,7 +64,6 @@ inline Mask at_least(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)
 inline Mask above(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
 inline Mask equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
 inline Mask operator&(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)}; }
-inline Mask operator|(Mask a, Mask b) { return {_mm256_or_ps(a.m, b.m)}; }
 inline Mask without(Mask a, Mask b) { return {_mm256_andnot_ps(b.m, a.m)}; }
 inline Vec where(Mask m, Vec a) { return {_mm256_and_ps(m.m, a.v)}; }
 inline uint32_t bits(Mask m) { return static_cast<uint32_t>(_mm256_movemask_ps(m.m)); }
@@ -140,9 +138,6 @@ inline Mask equal(Vec a, Vec b) {
 }
 inline Mask operator&(Mask a, Mask b) {
   return mask_lanewise([&](int i) { return (a.m[i] & b.m[i]) != 0; });
-}
-inline Mask operator|(Mask a, Mask b) {
-  return mask_lanewise([&](int i) { return (a.m[i] | b.m[i]) != 0; });
 }
 inline Mask without(Mask a, Mask b) {
   return mask_lanewise([&](int i) { return (a.m[i] & ~b.m[i]) != 0; });

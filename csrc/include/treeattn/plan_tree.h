@@ -14,6 +14,9 @@ enum Status : int32_t {
   kInvalid = 4,   // bad input that only the device can see
 };
 
+// Keys of one request. The rest of an int32 is room for the tile that kernels look ahead.
+inline constexpr int32_t kMaxKeys = INT32_MAX - 4096;
+
 // Everything about the batch that follows from `parents`, made once per step.
 struct PlanTreeParams {
   const int32_t* parents;       // [num_nodes], within the request; -1 at the root
