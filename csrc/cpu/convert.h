@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed rows to and from floats. Included by the sources of VECTOR_SOURCES only.
+// Typed rows to and from floats. Compiled once per instruction set
+// by VECTOR_SOURCES, and as `portable` elsewhere.
 #pragma once
 
 #include "cpu/vec.h"

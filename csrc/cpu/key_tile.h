@@ -62,8 +62,7 @@ struct ValueSteps {
 
 inline const char* row_of(const KvPool& pool, int64_t block, int64_t row, int head) {
   return static_cast<const char*>(pool.data) +
-         (block * pool.stride_block + row * pool.stride_row + head * pool.stride_head) *
-             element_size(pool.dtype);
+         kv_offset(pool, block, row, head) * element_size(pool.dtype);
 }
 inline const char* row_of(const KvPool& pool, int64_t slot, int head) {
   return row_of(pool, slot / pool.block_size, slot % pool.block_size, head);

@@ -257,9 +257,9 @@ inline Vec exp(Vec x) {
   return scale_by_power(e, n, x);
 }
 
-// x = 2^x for x < 127, several vectors in step, so that none waits for its own latencies. Relative
-// error below 1.7e-7 (tests/test_tree_attention.py), 2^0 = 1 exactly, 2^-inf = 0, NaN stays NaN.
-// x = n + f; 2^f by a minimax polynomial of degree 5 with p(0) = 1.
+// Each x becomes 2^x, for x < 127; several vectors in step, so that none waits for its own
+// latencies. Relative error below 1.7e-7 (tests/test_tree_attention.py), 2^0 = 1 exactly, 2^-inf =
+// 0, NaN stays NaN. x = n + f; 2^f by a minimax polynomial of degree 5 with p(0) = 1.
 template <int kCount>
 inline void exp2_each(Vec (&x)[kCount]) {
   constexpr float kCoefficients[] = {1.326472731e-03f, 9.671512991e-03f, 5.550733581e-02f,
