@@ -57,6 +57,31 @@ class PanelAttention : public PanelRows {
     }
   }
 
+  // Whether the rows see no more than the first tile of the axis.
+  bool is_one_tile() const { return max_position_ < kTileKeys; }
+
+  // All there is to do for such rows: nothing is gathered on the way.
+  void attend_one_tile(const RowStates& states) {
+    clear(states, num_rows_, 0);
+    for (int first = 0; first < panel_.num_nodes; first += kMaxTileNodes) {
+      const int num_nodes = min_int(kMaxTileNodes, panel_.num_nodes - first);
+      PathKeys paths[kMaxTileNodes];
+      const int width = collect_paths(first, num_nodes, 0, paths);
+      weigh_paths(paths, first, num_nodes, width, states.from_row(first * group_, padded_dim_));
+      for (int i = 0; i < num_nodes; ++i) {
+        const int row = (first + i) * group_;
+        for (int r = 0; r < group_; ++r) rescale_[r] = finish_row(row + r, states);
+        with_element(p_.dtype, [&](auto out_element) {
+          const FinalRows rows{out_row<decltype(out_element)>(row), p_.stride_out_head, rescale_};
+          with_element(p_.v_pool.dtype, [&](auto element) {
+            value_path<decltype(element)>(scores_ + i * group_ * kTileKeys, group_, paths[i],
+                                          p_.v_pool.head_dim, rows);
+          });
+        });
+      }
+    }
+  }
+
   using PanelRows::write_rows;
 
   void merge(const RowStates& a, const RowStates& b) {
@@ -152,11 +177,9 @@ class PanelAttention : public PanelRows {
     return padded(width);
   }
 
-  // The tile that starts at `key`, for those of some nodes that lie in it themselves.
-  void attend_own_tiles(int first, int num_nodes, int key, const RowStates& states) {
-    PathKeys paths[kMaxTileNodes];
-    const int width = collect_paths(first, num_nodes, key, paths);
-    if (width == 0) return;
+  // The weights of the keys of `paths` in scores_.
+  void weigh_paths(const PathKeys* paths, int first, int num_nodes, int width,
+                   const RowStates& states) {
     for (int i = 0; i < num_nodes; ++i) {
       float* const scores = scores_ + i * group_ * kTileKeys;
       if (paths[i].count > 0) {
@@ -171,12 +194,20 @@ class PanelAttention : public PanelRows {
       }
     }
     softmax_rows<FloatStep>(scores_, num_nodes * group_, width, factor_, states, tops_, rescale_);
+  }
+
+  // The tile that starts at `key`, for those of some nodes that lie in it themselves.
+  void attend_own_tiles(int first, int num_nodes, int key, const RowStates& states) {
+    PathKeys paths[kMaxTileNodes];
+    const int width = collect_paths(first, num_nodes, key, paths);
+    if (width == 0) return;
+    weigh_paths(paths, first, num_nodes, width, states);
+    const GatheredRows rows{states.out, padded_dim_, rescale_};
     for (int i = 0; i < num_nodes; ++i) {
       const int row = i * group_;
       with_element(p_.v_pool.dtype, [&](auto element) {
         value_path<decltype(element)>(scores_ + row * kTileKeys, group_, paths[i],
-                                      p_.v_pool.head_dim, rescale_ + row,
-                                      states.out + row * padded_dim_, padded_dim_);
+                                      p_.v_pool.head_dim, rows.from_row(row));
       });
     }
   }
@@ -286,6 +317,7 @@ void attend(const TreeAttentionParams& p, const AttentionLayout& layout,
   PanelAttention<Step> attention(p, layout, panel, scratch);
   const RowStates all = states_at(layout, scratch + layout.states[0]);
   const RowStates one = states_at(layout, scratch + layout.states[1]);
+  if (attention.is_one_tile()) return attention.attend_one_tile(all);
   uint32_t streams = streams_of(p, panel);
   attention.attend_stream(__builtin_ctz(streams), all);
   for (streams &= streams - 1; streams != 0; streams &= streams - 1) {
