@@ -109,14 +109,17 @@ class PanelAttention : public PanelRows {
     const int next_key =
         key + ((key + kTileKeys) % kChunkKeys != 0 ? kTileKeys
                                                    : kTileKeys + (kNumStreams - 1) * kChunkKeys);
-    Prefetch prefetch;
     if (is_whole(next_key)) {
       add_context(next, next_key, kTileKeys);
-      const int num_calls = (num_rows_ + kRowBlock - 1) / kRowBlock *
-                            (kTileKeys / kPanel + (padded_dim_ + kPanel - 1) / kPanel);
-      prefetch = Prefetch(next.rows, 2 * kTileKeys,
-                          p_.k_pool.head_dim * element_size(p_.k_pool.dtype), num_calls);
+    } else {
+      for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
+        add_node(next, tree_.node_at(panel_.first + i), i);
+      }
     }
+    const int num_calls = (num_rows_ + kRowBlock - 1) / kRowBlock *
+                          (kTileKeys / kPanel + (padded_dim_ + kPanel - 1) / kPanel);
+    Prefetch prefetch(next.rows, next.rows + kTileKeys, next.count,
+                      p_.k_pool.head_dim * element_size(p_.k_pool.dtype), num_calls);
     pack_keys<Step>(columns, p_.k_pool, keys_);
     ValueSteps<Step> steps;
     add_context_steps(steps, columns);
