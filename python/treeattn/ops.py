@@ -174,12 +174,13 @@ def accept_path(
         raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
         raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
-    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device.
+    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device. All by
+    # one function, because a step comes here with cold caches.
     num_requests, width = plan.num_requests, plan.max_depth + 1
-    path = plan.parents.new_empty(num_requests, width)
-    num_accepted, status = torch.empty_like(plan.status), torch.empty_like(plan.status)
-    next_tokens = plan.slot_mapping.new_empty(num_requests)
-    emitted = plan.slot_mapping.new_empty(num_requests, width)
+    new_int32, new_int64 = plan.status.new_empty, plan.slot_mapping.new_empty
+    path, emitted = new_int32(num_requests, width), new_int64(num_requests, width)
+    num_accepted, status = new_int32(num_requests), new_int32(num_requests)
+    next_tokens = new_int64(num_requests)
     logprobs = (
         logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
