@@ -1,38 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/tree_attention.h"
-
+#include <algorithm>
 #include <cmath>
-#include <new>
 
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
-namespace {
 
-// Uninitialised floats that start on a cache line, so that no vector straddles two.
-class AlignedFloats {
- public:
-  explicit AlignedFloats(int64_t count)
-      : memory_(static_cast<float*>(::operator new(sizeof(float) * count, kCacheLine))) {}
-  ~AlignedFloats() { ::operator delete(memory_, kCacheLine); }
-  AlignedFloats(const AlignedFloats&) = delete;
-  AlignedFloats& operator=(const AlignedFloats&) = delete;
-  float* get() const { return memory_; }
-
- private:
-  static constexpr std::align_val_t kCacheLine{64};
-  float* memory_;
-};
-
-}  // namespace
-
-void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr,
-                    Tensor context_lens, Tensor block_table, Tensor depths, Tensor slot_mapping,
-                    Tensor ancestors, Tensor order, Tensor status, int64_t block_size,
-                    double sm_scale, std::optional<int64_t> window, double logits_soft_cap,
-                    OptTensor sinks, OptTensor alibi_slopes, OptTensor k_scale, OptTensor v_scale,
-                    Tensor out, OptTensor lse) {
+TreeAttentionParams tree_attention_params(
+    const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& node_indptr,
+    const Tensor& context_lens, const Tensor& block_table, const Tensor& depths,
+    const Tensor& slot_mapping, const Tensor& ancestors, const Tensor& order, const Tensor& status,
+    int64_t block_size, double sm_scale, std::optional<int64_t> window, double logits_soft_cap,
+    const OptTensor& sinks, const OptTensor& alibi_slopes, const OptTensor& k_scale,
+    const OptTensor& v_scale, const Tensor& out, const OptTensor& lse) {
   constexpr const char* kOp = "tree_attention";
   Match match(kOp);
   match(q, "q", {"num_nodes", "num_qo_heads", "head_dim"}, kFloatTypes);
@@ -88,7 +68,7 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
     match.packed_from(*lse, "lse", 0);
   }
 
-  const TreeAttentionParams params{
+  return {
       .q = q.const_data_ptr(),
       .out = out.mutable_data_ptr(),
       .lse = lse ? mutable_data<float>(*lse) : nullptr,
@@ -112,23 +92,13 @@ void tree_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor node_indptr
       .num_requests = match.size("num_requests"),
       .num_nodes = match.size("num_nodes"),
       .num_words = match.size("num_words"),
+      .max_blocks = match.size("max_blocks"),
       .num_qo_heads = match.size("num_qo_heads"),
       .window = static_cast<int>(std::min<int64_t>(window.value_or(0), INT32_MAX)),
       .sm_scale = static_cast<float>(sm_scale),
       .logits_soft_cap = static_cast<float>(logits_soft_cap),
       .dtype = to_dtype(q.scalar_type()),
   };
-  cpu::check_tree_attention(params, match["max_blocks"]);
-
-  cpu::AttentionSchedule schedule(params, torch::stable::get_num_threads());
-  const AlignedFloats states(schedule.states_size());
-  parallel_items(schedule.num_units(), [&](const auto& next) {
-    const AlignedFloats scratch(schedule.scratch_size());
-    for (int64_t unit = next(); unit < schedule.num_units(); unit = next()) {
-      schedule.run(unit, scratch.get(), states.get());
-    }
-  });
-  cpu::clear_unowned_rows(params);
 }
 
 }  // namespace treeattn::bindings

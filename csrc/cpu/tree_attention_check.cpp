@@ -7,13 +7,13 @@
 namespace treeattn::cpu {
 namespace {
 
-void check_table(const TreeAttentionParams& p, int request, int64_t max_blocks) {
+void check_table(const TreeAttentionParams& p, int request) {
   const int64_t context_len = p.context_lens[request];
   const int64_t num_blocks = (context_len + p.k_pool.block_size - 1) / p.k_pool.block_size;
   const int num_nodes = p.node_indptr[request + 1] - p.node_indptr[request];
   TREEATTN_CHECK(
-      context_len >= 0 && num_blocks <= max_blocks && context_len + num_nodes <= kMaxKeys,
-      "tree_attention: plan.context_lens[", request, "] must fit the ", max_blocks,
+      context_len >= 0 && num_blocks <= p.max_blocks && context_len + num_nodes <= kMaxKeys,
+      "tree_attention: plan.context_lens[", request, "] must fit the ", p.max_blocks,
       " blocks of its table, got ", context_len);
   const int32_t* const blocks = p.block_table + request * p.stride_block_table;
   for (int64_t i = 0; i < num_blocks; ++i) {
@@ -43,11 +43,11 @@ void check_nodes(const TreeAttentionParams& p, int request) {
 
 }  // namespace
 
-void check_tree_attention(const TreeAttentionParams& p, int64_t max_blocks) {
+void check_tree_attention(const TreeAttentionParams& p) {
   check_node_indptr("tree_attention", p.node_indptr, p.num_requests, p.num_nodes);
   for (int b = 0; b < p.num_requests; ++b) {
     if (p.status[b] != kOk) continue;
-    check_table(p, b, max_blocks);
+    check_table(p, b);
     check_nodes(p, b);
   }
 }
