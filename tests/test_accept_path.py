@@ -35,6 +35,7 @@ class Case:
         return self.name
 
 
+MACHINES = "all"
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 CASES = [
     *(

@@ -15,6 +15,7 @@ from treeattn import reference
 from treeattn.ops import AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 
+MACHINES = "all"
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 VOCAB = 33_001  # a row of any dtype is worth a thread, and ends within every piece and vector
 

@@ -19,6 +19,12 @@ namespace treeattn::bindings {
 
 using OptTensor = std::optional<Tensor>;
 
+// What only devices need lies beside the params.
+struct AcceptPathCall {
+  AcceptPathParams params;
+  int32_t* workspace;  // or nullptr
+};
+
 // The planes that `params` points to live here.
 struct RemapKvCall {
   std::vector<RemapPlane> planes;
@@ -44,14 +50,14 @@ TreeAttentionParams tree_attention_params(
     const OptTensor& sinks, const OptTensor& alibi_slopes, const OptTensor& k_scale,
     const OptTensor& v_scale, const Tensor& out, const OptTensor& lse);
 
-AcceptPathParams accept_path_params(
+AcceptPathCall accept_path_params(
     const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& depths, const Tensor& plan_status, int64_t max_depth,
     int64_t rule, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
     const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
     const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
     const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
-    const OptTensor& logprobs);
+    const OptTensor& logprobs, const OptTensor& workspace);
 
 RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const std::vector<Tensor>& v_caches,

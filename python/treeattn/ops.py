@@ -183,6 +183,9 @@ def accept_path(
     logprobs = (
         logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
+    workspace = (
+        plan.parents.new_empty(plan.num_nodes, 4) if _namespace.runs_on_device(logits) else None
+    )
     if rule == "greedy":
         temperature = top_k = top_p = min_p = seeds = None
     else:
@@ -215,6 +218,7 @@ def accept_path(
         status,
         emitted,
         logprobs,
+        workspace,
     )
     return AcceptedPath(path, num_accepted, next_tokens, status, emitted, logprobs)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -42,11 +43,19 @@ def module() -> ModuleType | None:
     return loaded
 
 
+class _KernelsOrCpu:
+    """The emulator's ops; the CPU's where there is no kernel yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(f"treeattn_simt::{name}", "CPU")
+        return getattr(torch.ops.treeattn_simt if has_kernel else torch.ops.treeattn, name)
+
+
 def use(patch: pytest.MonkeyPatch, order: str) -> None:
     """Let treeattn's ops run on the emulator, in one order, until the patch is undone."""
     if module() is None:
         pytest.skip(MISSING)
-    patch.setattr(_namespace, "ops", torch.ops.treeattn_simt)
+    patch.setattr(_namespace, "ops", _KernelsOrCpu())
     patch.setenv("TREEATTN_SIMT_ORDER", order)
 
 

@@ -5,6 +5,7 @@
 
 #include "bindings/device/on_device.h"
 #include "bindings/params.h"
+#include "cuda/accept_path/accept_path.h"
 #include "cuda/merge_states/merge_states.h"
 #include "cuda/write_kv/write_kv.h"
 
@@ -18,6 +19,10 @@ const Tensor& first_tensor(const First& first, const Rest&... rest) {
   } else {
     return first_tensor(rest...);
   }
+}
+
+void accept_path(const AcceptPathCall& call, cudaStream_t stream) {
+  cuda::accept_path(call.params, call.workspace, stream);
 }
 
 // The op as torch calls it. The checks have seen that all tensors lie on one device.
@@ -41,6 +46,7 @@ void implement(Library& library, const char* op) {
 
 void implement_device_ops(Library& library) {
   implement<&write_kv_params, &cuda::write_kv>(library, "write_kv");
+  implement<&accept_path_params, &accept_path>(library, "accept_path");
   implement<&merge_states_params, &cuda::merge_states>(library, "merge_states");
 }
 

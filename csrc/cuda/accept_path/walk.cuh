@@ -81,7 +81,7 @@ __device__ __forceinline__ void clear_request(const AcceptPathParams& p, int req
 }
 
 // What one row said, and where it leads.
-struct __align__(16) Step {
+struct alignas(16) Step {
   int token;
   int status;
   int child;  // -1: out of the tree
