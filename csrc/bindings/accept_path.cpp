@@ -97,8 +97,7 @@ AcceptPathCall accept_path_params(
       .dtype = to_dtype(logits.scalar_type()),
       .wide_tokens = tokens.scalar_type() == kLong,
   };
-  return {.params = params,
-          .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
+  return {.params = params, .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
 }
 
 }  // namespace treeattn::bindings

@@ -29,6 +29,7 @@ struct AcceptPathCall {
 struct RemapKvCall {
   std::vector<RemapPlane> planes;
   RemapKvParams params;
+  int32_t* workspace;  // or nullptr
 };
 
 PlanTreeParams plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
@@ -66,7 +67,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const Tensor& context_lens, const Tensor& block_table,
                             const Tensor& slot_mapping, const Tensor& path,
                             const Tensor& num_accepted, const Tensor& status, int64_t block_size,
-                            const Tensor& moved);
+                            const Tensor& moved, const OptTensor& workspace);
 
 MergeStatesParams merge_states_params(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
                                       const Tensor& lse_b, const Tensor& out, const Tensor& lse);

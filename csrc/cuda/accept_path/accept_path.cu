@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/accept_path/accept_path.h"
-
 #include "cuda/accept_path/kernel.cuh"
 #include "cuda/common/launch.h"
 

@@ -20,10 +20,10 @@ int64_t accept_path_workspace_size(int64_t num_nodes);
 // neither seeds nor uniforms.
 //
 // Against the CPU op: greedy choices, statuses, the sets that top-k and min-p keep and the weight
-// of each id are the same bit by bit. Sums are exact here (integers, see row_weight.cuh) and rounded
-// in fp32 over 512 ids there, in an order that depends on the instruction set; so a draw, or the
-// last id of a top-p set, may differ where the uniform, or top_p, lies within that rounding (some
-// 1e-6 of the row's mass) of the boundary between two ids, and nowhere else.
+// of each id are the same bit by bit. Sums are exact here (integers, see row_weight.cuh) and
+// rounded in fp32 over 512 ids there, in an order that depends on the instruction set; so a draw,
+// or the last id of a top-p set, may differ where the uniform, or top_p, lies within that rounding
+// (some 1e-6 of the row's mass) of the boundary between two ids, and nowhere else.
 void accept_path(const AcceptPathParams& p, int32_t* workspace, cudaStream_t stream);
 
 }  // namespace treeattn::cuda

@@ -68,9 +68,9 @@ constexpr RowLayout row_layout(int vocab_size, int element_bytes, bool draws, bo
 // All rows cost their bytes at the memory's bandwidth. A walk costs up to max_depth + 1 steps that
 // wait for each other: some 2 us of latency, or what one SM takes to read a row. A request's walk
 // and another's run side by side. H200 figures; on a slower memory both sides grow alike.
-inline constexpr double kBytesPerUs = 4.3e6;     // device memory
-inline constexpr double kSmBytesPerUs = 0.1e6;   // one SM
-inline constexpr double kStepUs = 2.0;           // latency of a step: read, reduce, find the child
+inline constexpr double kBytesPerUs = 4.3e6;    // device memory
+inline constexpr double kSmBytesPerUs = 0.1e6;  // one SM
+inline constexpr double kStepUs = 2.0;          // latency of a step: read, reduce, find the child
 
 constexpr bool reads_all_rows(int64_t num_nodes, int64_t row_bytes, int64_t max_depth) {
   const double row = static_cast<double>(row_bytes);

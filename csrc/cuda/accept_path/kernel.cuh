@@ -72,7 +72,8 @@ __global__ __launch_bounds__(kRowThreads, 1) void accept_path_walk_kernel(
 // request says. accept_path_follow_kernel, next on the stream, picks those on the way.
 template <class T, bool kDraws>
 __global__ __launch_bounds__(kRowThreads, 2) void accept_path_rows_kernel(
-    const __grid_constant__ AcceptPathParams p, const __grid_constant__ RowLayout layout, Step* const steps) {
+    const __grid_constant__ AcceptPathParams p, const __grid_constant__ RowLayout layout,
+    Step* const steps) {
   const RowShared s{layout};
   const int row_idx = blockIdx.x;
   if (threadIdx.x == 0) s.control()->request = -1;

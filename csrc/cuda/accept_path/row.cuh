@@ -130,8 +130,8 @@ __device__ __forceinline__ void for_each_in_vec(const Row<T>& row, uint4 bytes, 
   }
 }
 
-// Calls f(x, id) for the logits that this lane takes of a warp's chunk, ascending. The first pass has
-// all vectors on the way before it looks at one; later ones wait less and leave registers to f.
+// Calls f(x, id) for the logits that this lane takes of a warp's chunk, ascending. The first pass
+// has all vectors on the way before it looks at one; later ones wait less and leave registers to f.
 template <Pass kPass, class T, class F>
 __device__ __forceinline__ void for_each_in_chunk(const Row<T>& row, const RowShared& s, int chunk,
                                                   F&& f) {

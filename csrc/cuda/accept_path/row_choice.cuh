@@ -67,8 +67,8 @@ __device__ __forceinline__ int status_of(const Peak& peak) {
 // Which ids of a row may be drawn, and what each of them weighs.
 struct Kept {
   Weigh weigh;
-  float cut;      // logits below it are out
-  int tie_end;    // ... and those that equal it from this id on
+  float cut;    // logits below it are out
+  int tie_end;  // ... and those that equal it from this id on
   float min_weight;
 
   __device__ __forceinline__ Units operator()(float x, int id) const {
@@ -90,7 +90,8 @@ __device__ void sum_chunks(const Row<T>& row, const RowShared& s, float cut,
   for (int chunk = warp_of_thread(); chunk < row.num_chunks; chunk += kRowWarps) {
     Units sum = 0;
     if (s.chunk_maxima()[chunk] >= cut) {
-      for_each_in_chunk<Pass::kAgain>(row, s, chunk, [&](float x, int id) { sum += measure(x, id); });
+      for_each_in_chunk<Pass::kAgain>(row, s, chunk,
+                                      [&](float x, int id) { sum += measure(x, id); });
       sum = warp_sum(sum);
     }
     if (lane_of_thread() == 0) s.chunk_sums()[chunk] = sum;

@@ -105,7 +105,7 @@ __device__ Cut cut_row(const Row<T>& row, const RowShared& s, uint32_t low, uint
     } else {
       bin_row(row, s, range, measure);
     }
-    __syncthreads();  // bins and list are complete
+    __syncthreads();   // bins and list are complete
     Units inside = 0;  // of this thread's bin
 #pragma unroll
     for (int copy = 0; copy < kBinCopies; ++copy) {

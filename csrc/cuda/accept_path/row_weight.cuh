@@ -54,7 +54,8 @@ struct Weigh {
 
   // Sums of units are exact, whatever their order: the split of a row over threads, its alignment
   // and the mode of the walk cannot show. A weight loses less than one unit, 2^-44 for any
-  // vocabulary of up to 2^18 ids; all that a row can lose is less than one fp32 rounding of its sum.
+  // vocabulary of up to 2^18 ids; all that a row can lose is less than one fp32 rounding of its
+  // sum.
   __device__ __forceinline__ Units units(float weight) const {
     return static_cast<Units>(weight * unit_scale);
   }
@@ -68,9 +69,7 @@ __device__ __forceinline__ float unit_scale(int vocab_size) {
 }
 
 __device__ __forceinline__ Weigh weigh_row(float max, float temperature, int vocab_size) {
-  return {.max = max,
-          .scale = 1.44269504f / temperature,
-          .unit_scale = unit_scale(vocab_size)};
+  return {.max = max, .scale = 1.44269504f / temperature, .unit_scale = unit_scale(vocab_size)};
 }
 
 }  // namespace treeattn::cuda

@@ -31,8 +31,8 @@ struct Tree {
 __device__ __forceinline__ Tree tree_of(const AcceptPathParams& p, int request) {
   const int start = load_global(p.node_indptr + request);
   const int end = load_global(p.node_indptr + request + 1);
-  Tree tree{.start = start, .num_nodes = end - start,
-            .status = load_global(p.plan_status + request)};
+  Tree tree{
+      .start = start, .num_nodes = end - start, .status = load_global(p.plan_status + request)};
   if (tree.status != kOk) return tree;
   if (start < 0 || end < start || end > p.num_nodes) {
     tree.status = kInvalid;
