@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -17,18 +18,24 @@ EVERY_MACHINE = (
     *(f"simt-{order}" for order in simt.ORDERS),
     pytest.param("cuda", marks=pytest.mark.cuda),
 )
+WITHOUT_GPU = EVERY_MACHINE[:-1]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 
-    A file whose ops all have CUDA kernels says so by `MACHINES = "all"`; else the CPU runs it.
+    A file whose ops all have CUDA kernels says so by `MACHINES = "all"`; else the CPU runs it. A
+    test that only uses the fixture leaves its tensors on the host, so no GPU can take part.
     """
-    if "machine" in metafunc.fixturenames:
-        machines = getattr(metafunc.module, "MACHINES", "cpu")
-        metafunc.parametrize(
-            "machine", EVERY_MACHINE if machines == "all" else [machines], indirect=True
-        )
+    if "machine" not in metafunc.fixturenames:
+        return
+    machines = [getattr(metafunc.module, "MACHINES", "cpu")]
+    if machines == ["all"] and "cpu_isa" in metafunc.fixturenames:
+        machines = ["cpu"]
+    elif machines == ["all"]:
+        asks = {"machine", "device"} & set(inspect.signature(metafunc.function).parameters)
+        machines = list(EVERY_MACHINE if asks else WITHOUT_GPU)
+    metafunc.parametrize("machine", machines, indirect=True)
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ from treeattn.ops import remap_kv
 from treeattn.plan import TreePlan, plan_tree
 
 
+MACHINES = "all"
+
+
 def check_promises(before: Batch, after: Batch) -> None:
     """What remap_kv promises, without the oracle's help."""
     plan, block_size = before.plan, before.plan.block_size

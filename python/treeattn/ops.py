@@ -184,6 +184,9 @@ def accept_path(
     logprobs = (
         logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
+    workspace = (
+        plan.parents.new_empty(plan.num_nodes, 4) if _namespace.runs_on_device(logits) else None
+    )
     if rule == "greedy":
         temperature = top_k = top_p = min_p = seeds = None
     else:
@@ -216,6 +219,7 @@ def accept_path(
         status,
         emitted,
         logprobs,
+        workspace,
     )
     return AcceptedPath(path, num_accepted, next_tokens, status, emitted, logprobs)
 
@@ -239,6 +243,7 @@ def remap_kv(
     Returns moved: [B] int32, rows copied per layer and plane.
     """
     moved = torch.empty_like(plan.context_lens)
+    workspace = _remap_workspace(k_caches, plan, accepted)
     _library.require()
     _namespace.ops.remap_kv(
         _as_list(k_caches),
@@ -254,6 +259,7 @@ def remap_kv(
         accepted.status,
         plan.block_size,
         moved,
+        workspace,
     )
     return moved
 
@@ -291,6 +297,18 @@ def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | N
     if value is None or isinstance(value, Tensor):
         return value
     return plan.status.new_full((plan.num_requests,), value, dtype=dtype)
+
+
+def _remap_workspace(
+    k_caches: Tensor | Sequence[Tensor], plan: TreePlan, accepted: AcceptedPath
+) -> Tensor | None:
+    """What devices need: remap_kv_workspace_size int32 (csrc/include/treeattn/remap_kv.h)."""
+    if not _namespace.runs_on_device(plan.block_table):
+        return None
+    pools = _as_list(k_caches)
+    num_blocks = pools[0].shape[-4] if pools and pools[0].dim() >= 4 else 0
+    size = plan.num_requests * (18 * accepted.path.shape[-1] + 7) + num_blocks + 4
+    return plan.context_lens.new_empty(size)
 
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:

@@ -10,6 +10,9 @@ import torch
 from support.acceptance import plan_of
 from treeattn.ops import accept_path
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
+
 ROW = [1.0, 1.0, 0.0]
 FILTERS: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.5, "top_k": 2}]
 
