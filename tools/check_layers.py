@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enforces the rules of the house: who may include or import whom, and that every op is complete.
 
-  csrc/include < csrc/cpu < csrc/bindings (torch stable ABI), csrc/host (pybind11) < python/treeattn
-                          < bench/micro (neither torch nor Python)
+  csrc/include < csrc/cpu  < csrc/bindings (torch stable ABI), csrc/host (pybind11) < python/treeattn
+               < csrc/cuda < bench/micro (neither torch nor Python)
+  csrc/simt runs csrc/cuda on the host
 
 Run as a program it prints each breach and exits with 1 when there is one.
 """
@@ -35,6 +36,11 @@ class Layer:
 LAYERS = {
     "csrc/include": Layer(("treeattn/",)),
     "csrc/cpu": Layer(("treeattn/", "cpu/"), _SIMD),
+    "csrc/cuda": Layer(("treeattn/", "cuda/"), ("cuda_runtime.h",)),
+    # Takes the place of the CUDA runtime and of ptx.cuh, and knows of no kernel.
+    "csrc/simt": Layer(
+        ("treeattn/", "simt/", "cuda/common/"), ("cuda_runtime.h", "sys/mman.h", "sanitizer/")
+    ),
     "csrc/bindings": Layer(
         ("treeattn/", "cpu/", "bindings/"),
         ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/", "Python.h"),
