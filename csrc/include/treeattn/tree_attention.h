@@ -33,6 +33,7 @@ struct TreeAttentionParams {
   int num_requests;
   int num_nodes;
   int num_words;
+  int max_blocks;  // entries of a row of block_table
   int num_qo_heads;
   int window;  // keys at position > query position - window are seen; 0: no window
   float sm_scale;
