@@ -8,18 +8,22 @@ import torch
 import treeattn
 from treeattn import reference
 
+MACHINES = "all"
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
-def state(seed: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def state(
+    seed: int, dtype: torch.dtype, device: str, head_dim: int = 24
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    out = torch.randn(300, 5, 24, generator=generator).to(dtype)
-    return out, 10 * torch.randn(300, 5, generator=generator)
+    out = torch.randn(300, 5, head_dim, generator=generator).to(device, dtype)
+    return out, 10 * torch.randn(300, 5, generator=generator).to(device)
 
 
+@pytest.mark.parametrize("head_dim", [1, 20, 24, 256], ids=lambda d: f"d{d}")
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-def test_merge_states(dtype: torch.dtype, device: str) -> None:
-    a, b = state(0, dtype), state(1, dtype)
+def test_merge_states(dtype: torch.dtype, head_dim: int, device: str) -> None:
+    a, b = state(0, dtype, device, head_dim), state(1, dtype, device, head_dim)
     out, lse = treeattn.merge_states(*a, *b)
     expected, expected_lse = reference.merge_states(*a, *b)
     assert (out.double() - expected).abs().max() <= TOLERANCE[dtype]
@@ -28,19 +32,22 @@ def test_merge_states(dtype: torch.dtype, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 def test_the_empty_state_is_the_identity_bitwise(dtype: torch.dtype, device: str) -> None:
-    full = state(0, dtype)
+    full = state(0, dtype, device)
     empty = torch.zeros_like(full[0]), torch.full_like(full[1], -math.inf)
     for merged in (treeattn.merge_states(*full, *empty), treeattn.merge_states(*empty, *full)):
         assert torch.equal(merged[0], full[0]) and torch.equal(merged[1], full[1])
-    out, lse = treeattn.merge_states(*empty, *empty)
+    garbage = torch.full_like(full[0], math.nan), empty[1]  # an empty state's out is not looked at
+    for merged in (treeattn.merge_states(*full, *garbage), treeattn.merge_states(*garbage, *full)):
+        assert torch.equal(merged[0], full[0]) and torch.equal(merged[1], full[1])
+    out, lse = treeattn.merge_states(*empty, *garbage)
     assert (out == 0).all() and (lse == -math.inf).all()
 
 
 def test_strided_states_equal_packed_copies(device: str) -> None:
     """A slice of a wider result, and heads before nodes, as other kernels leave them."""
-    a, b = state(0, torch.float32), state(1, torch.float32)
+    a, b = state(0, torch.float32, device), state(1, torch.float32, device)
     expected = treeattn.merge_states(*a, *b)
-    wide = torch.full((300, 11, 24), math.nan)
+    wide = torch.full((300, 11, 24), math.nan, device=device)
     wide[:, 1:11:2] = a[0]
     by_head = b[0].transpose(0, 1).contiguous().transpose(0, 1)
     lses = [lse.t().contiguous().t() for lse in (a[1], b[1])]
@@ -65,8 +72,8 @@ BAD_CALLS = [
 
 @pytest.mark.parametrize(("message", "index", "value"), BAD_CALLS, ids=[c[0] for c in BAD_CALLS])
 def test_errors(message: str, index: int, value: torch.Tensor, device: str) -> None:
-    arguments = [*state(0, torch.float32), *state(1, torch.float32)]
-    arguments[index] = value
+    arguments = [*state(0, torch.float32, device), *state(1, torch.float32, device)]
+    arguments[index] = value.to(device)
     with pytest.raises(ValueError) as error:
         treeattn.merge_states(*arguments)
     assert message in str(error.value)

@@ -51,7 +51,7 @@ LAYERS = {
 
 # Python: a module may import ours from its own row and the rows above it.
 PYTHON_ROWS = (
-    ("_library", "_C", "_host", "draw"),
+    ("_library", "_namespace", "_C", "_host", "_cuda", "draw"),
     ("plan", "ops", "tree", "sampling", "kv_cache"),
     ("schedule", "reference", "_selftest", "doctor"),
     ("decoder", "adapters"),

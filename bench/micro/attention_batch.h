@@ -102,6 +102,7 @@ struct AttentionBatch {
             .num_requests = plan.num_requests,
             .num_nodes = plan.num_nodes,
             .num_words = plan.num_words,
+            .max_blocks = blocks.max_blocks,
             .num_qo_heads = shape.num_qo_heads,
             .window = 0,
             .sm_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),

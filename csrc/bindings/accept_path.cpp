@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/accept_path.h"
-
-#include <functional>
 #include <limits>
 
-#include "bindings/ops.h"
-#include "bindings/threads.h"
-#include "cpu/isa.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
 namespace {
@@ -20,14 +15,14 @@ PerRequest<T> per_request(Match& match, const OptTensor& t, const char* name, Sc
 
 }  // namespace
 
-void accept_path(const Tensor& logits, const Tensor& tokens, const Tensor& parents,
-                 const Tensor& node_indptr, const Tensor& context_lens, const Tensor& depths,
-                 const Tensor& plan_status, int64_t max_depth, int64_t rule,
-                 const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
-                 const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
-                 const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
-                 const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
-                 const OptTensor& logprobs) {
+AcceptPathParams accept_path_params(
+    const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,
+    const Tensor& context_lens, const Tensor& depths, const Tensor& plan_status, int64_t max_depth,
+    int64_t rule, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
+    const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
+    const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
+    const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
+    const OptTensor& logprobs) {
   Match match("accept_path");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape,
@@ -69,7 +64,7 @@ void accept_path(const Tensor& logits, const Tensor& tokens, const Tensor& paren
     packed(*logprobs, "logprobs", {"num_requests", "max_depth + 1"}, {ScalarType::Float});
   }
   const OptTensor none;  // rule greedy ignores every sampling parameter
-  const AcceptPathParams p{
+  return {
       .logits = logits.const_data_ptr(),
       .tokens = tokens.const_data_ptr(),
       .parents = const_data<int32_t>(parents),
@@ -101,20 +96,6 @@ void accept_path(const Tensor& logits, const Tensor& tokens, const Tensor& paren
       .dtype = to_dtype(logits.scalar_type()),
       .wide_tokens = tokens.scalar_type() == kLong,
   };
-  cpu::check_accept_path(p);
-  cpu::active_isa();  // throws here, not on a worker thread
-  const int num_threads = static_cast<int>(torch::stable::get_num_threads());
-  if (cpu::pays_to_read_ahead(p, num_threads)) {
-    cpu::accept_path_ahead(p, [num_threads](const std::function<void()>& worker) {
-      parallel_for(num_threads, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) worker();
-      });
-    });
-    return;
-  }
-  parallel_for(p.num_requests, 1, [&p](int64_t begin, int64_t end) {
-    cpu::accept_path(p, static_cast<int>(begin), static_cast<int>(end));
-  });
 }
 
 }  // namespace treeattn::bindings

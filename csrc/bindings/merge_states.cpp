@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/merge_states.h"
-
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
 
@@ -24,8 +21,8 @@ AttentionState checked_state(Match& match, const Tensor& out, const char* out_na
 
 }  // namespace
 
-void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
-                  const Tensor& lse_b, const Tensor& out, const Tensor& lse) {
+MergeStatesParams merge_states_params(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
+                                      const Tensor& lse_b, const Tensor& out, const Tensor& lse) {
   Match match("merge_states");
   const AttentionState a = checked_state(match, out_a, "out_a", kFloatTypes, lse_a, "lse_a");
   const ScalarType dtype = out_a.scalar_type();
@@ -34,7 +31,7 @@ void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
   match.packed_from(out, "out", 0);
   match(lse, "lse", {"num_nodes", "num_heads"}, {ScalarType::Float});
   match.packed_from(lse, "lse", 0);
-  const MergeStatesParams params{
+  return {
       .a = a,
       .b = b,
       .out = out.mutable_data_ptr(),
@@ -44,9 +41,6 @@ void merge_states(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
       .head_dim = match.size("head_dim"),
       .dtype = to_dtype(dtype),
   };
-  constexpr int64_t kRowsPerThread = 256;
-  parallel_for(params.num_rows, kRowsPerThread,
-               [&](int64_t begin, int64_t end) { cpu::merge_states(params, begin, end); });
 }
 
 }  // namespace treeattn::bindings

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/plan_tree.h"
-
 #include <limits>
 
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
-namespace {
 
-constexpr int64_t kRequestsPerTask = 64;
-
-PlanTreeParams checked_params(const Tensor& parents, const Tensor& node_indptr,
-                              const Tensor& context_lens, const Tensor& block_table,
-                              const OptTensor& slot_mapping, int64_t block_size,
-                              std::optional<int64_t> max_depth, const Tensor& depths,
-                              const Tensor& positions, const Tensor& slots, const Tensor& ancestors,
-                              const Tensor& order, const Tensor& status) {
+PlanTreeParams plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
+                                const Tensor& context_lens, const Tensor& block_table,
+                                const OptTensor& slot_mapping, int64_t block_size,
+                                std::optional<int64_t> max_depth, const Tensor& depths,
+                                const Tensor& positions, const Tensor& slots,
+                                const Tensor& ancestors, const Tensor& order,
+                                const Tensor& status) {
   Match match("plan_tree");
   constexpr auto kInt = ScalarType::Int;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -65,23 +60,6 @@ PlanTreeParams checked_params(const Tensor& parents, const Tensor& node_indptr,
       .block_size = static_cast<int>(block_size),
       .max_depth = max_depth ? static_cast<int>(depth_limit) : -1,
   };
-}
-
-}  // namespace
-
-void plan_tree(const Tensor& parents, const Tensor& node_indptr, const Tensor& context_lens,
-               const Tensor& block_table, const OptTensor& slot_mapping, int64_t block_size,
-               std::optional<int64_t> max_depth, const Tensor& depths, const Tensor& positions,
-               const Tensor& slots, const Tensor& ancestors, const Tensor& order,
-               const Tensor& status) {
-  const PlanTreeParams p =
-      checked_params(parents, node_indptr, context_lens, block_table, slot_mapping, block_size,
-                     max_depth, depths, positions, slots, ancestors, order, status);
-  cpu::check_plan_tree(p);
-  parallel_for(p.num_requests, kRequestsPerTask, [&p](int64_t begin, int64_t end) {
-    cpu::plan_tree(p, static_cast<int>(begin), static_cast<int>(end));
-  });
-  cpu::clear_unplanned_rows(p);
 }
 
 }  // namespace treeattn::bindings

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/remap_kv.h"
+#include <utility>
 
-#include <algorithm>
-
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
 namespace {
-
-constexpr int64_t kBytesPerTask = 256 * 1024;
 
 // A plane per layer from dimension `first_dim` on; a stacked tensor has its layers before that.
 void add_planes(std::vector<RemapPlane>& planes, const Tensor& t, int first_dim,
@@ -125,19 +120,16 @@ std::vector<RemapPlane> all_planes(Match& match, const std::vector<Tensor>& k_ca
   return planes;
 }
 
-int64_t bytes_per_row(const std::vector<RemapPlane>& planes) {
-  int64_t bytes = 0;
-  for (const RemapPlane& plane : planes) bytes += int64_t{plane.num_heads} * plane.head_bytes;
-  return bytes;
-}
-
 }  // namespace
 
-void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_caches,
-              const std::vector<Tensor>& k_scales, const std::vector<Tensor>& v_scales,
-              const Tensor& node_indptr, const Tensor& context_lens, const Tensor& block_table,
-              const Tensor& slot_mapping, const Tensor& path, const Tensor& num_accepted,
-              const Tensor& status, int64_t block_size, const Tensor& moved) {
+RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
+                            const std::vector<Tensor>& v_caches,
+                            const std::vector<Tensor>& k_scales,
+                            const std::vector<Tensor>& v_scales, const Tensor& node_indptr,
+                            const Tensor& context_lens, const Tensor& block_table,
+                            const Tensor& slot_mapping, const Tensor& path,
+                            const Tensor& num_accepted, const Tensor& status, int64_t block_size,
+                            const Tensor& moved) {
   Match match("remap_kv");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape, ScalarType dtype) {
@@ -159,9 +151,9 @@ void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_
   packed(moved, "moved", {"num_requests"}, ScalarType::Int);
   TREEATTN_CHECK(block_size >= 1, "remap_kv: block_size must be at least 1, got ", block_size);
   match.bind("block_size", block_size);
-  const std::vector<RemapPlane> planes = all_planes(match, k_caches, v_caches, k_scales, v_scales);
+  std::vector<RemapPlane> planes = all_planes(match, k_caches, v_caches, k_scales, v_scales);
 
-  const RemapKvParams p{
+  const RemapKvParams params{
       .planes = planes.data(),
       .node_indptr = const_data<int32_t>(node_indptr),
       .context_lens = const_data<int32_t>(context_lens),
@@ -181,14 +173,7 @@ void remap_kv(const std::vector<Tensor>& k_caches, const std::vector<Tensor>& v_
       .num_blocks = match.size("num_blocks"),
       .block_size = match.size("block_size"),
   };
-  cpu::check_remap_kv(p);
-  const cpu::RemapMoves moves = cpu::plan_moves(p);
-  const int64_t items = p.num_planes * moves.num_groups();
-  const int64_t bytes = bytes_per_row(planes) * static_cast<int64_t>(moves.rows.size());
-  if (bytes == 0) return;
-  const int64_t grain = std::max<int64_t>(1, kBytesPerTask * items / bytes);
-  parallel_for(items, grain,
-               [&](int64_t begin, int64_t end) { cpu::move_rows(p, moves, begin, end); });
+  return {.planes = std::move(planes), .params = params};  // moving keeps the data in place
 }
 
 }  // namespace treeattn::bindings

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/write_kv.h"
-
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/params.h"
 
 namespace treeattn::bindings {
 
-void write_kv(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache,
-              const Tensor& slot_mapping, const OptTensor& k_scale, const OptTensor& v_scale) {
+WriteKvParams write_kv_params(const Tensor& k, const Tensor& v, const Tensor& k_cache,
+                              const Tensor& v_cache, const Tensor& slot_mapping,
+                              const OptTensor& k_scale, const OptTensor& v_scale) {
   Match match("write_kv");
   const KvPool k_pool = kv_pool(match, k_cache, "k_cache", k_scale, "k_scale");
   const KvPool v_pool = kv_pool(match, v_cache, "v_cache", v_scale, "v_scale");
@@ -23,7 +21,7 @@ void write_kv(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Ten
   match(slot_mapping, "slot_mapping", {"num_nodes"}, {ScalarType::Long});
   match.packed_from(slot_mapping, "slot_mapping", 0);
 
-  const WriteKvParams params{
+  return {
       .k = k.const_data_ptr(),
       .v = v.const_data_ptr(),
       .slot_mapping = const_data<int64_t>(slot_mapping),
@@ -36,15 +34,6 @@ void write_kv(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Ten
       .num_nodes = match.size("num_nodes"),
       .dtype = to_dtype(k.scalar_type()),
   };
-  const int64_t num_slots = int64_t{k_pool.num_blocks} * k_pool.block_size;
-  for (int i = 0; i < params.num_nodes; ++i) {
-    const int64_t slot = params.slot_mapping[i];
-    TREEATTN_CHECK(slot >= -1 && slot < num_slots, "write_kv: slot_mapping[", i,
-                   "] must be -1 or a slot of the pool (0 to ", num_slots - 1, "), got ", slot);
-  }
-  constexpr int64_t kRowsPerThread = 64;
-  parallel_for(params.num_nodes, kRowsPerThread,
-               [&](int64_t begin, int64_t end) { cpu::write_kv(params, begin, end); });
 }
 
 }  // namespace treeattn::bindings

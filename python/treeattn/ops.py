@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of treeattn: thin wrappers that allocate results and call torch.ops.treeattn."""
+"""The ops of treeattn: thin wrappers that allocate results and call _namespace.ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from treeattn import _library
+from treeattn import _library, _namespace
 from treeattn.plan import TreePlan, check_index_dtype
 from treeattn.tree import DRAWS
 
@@ -54,7 +54,7 @@ def write_kv(
     """
     check_index_dtype("write_kv", "slot_mapping", slot_mapping)
     _library.require()
-    torch.ops.treeattn.write_kv(
+    _namespace.ops.write_kv(
         k,
         v,
         k_cache,
@@ -101,7 +101,7 @@ def tree_attention(
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
     _library.require()
-    torch.ops.treeattn.tree_attention(
+    _namespace.ops.tree_attention(
         q,
         k_cache,
         v_cache,
@@ -192,7 +192,7 @@ def accept_path(
         min_p = _per_request(min_p, torch.float32, plan)
         seeds = _per_request(seeds, torch.int64, plan)
     _library.require()
-    torch.ops.treeattn.accept_path(
+    _namespace.ops.accept_path(
         logits,
         tokens,
         plan.parents,
@@ -239,7 +239,7 @@ def remap_kv(
     """
     moved = torch.empty_like(plan.context_lens)
     _library.require()
-    torch.ops.treeattn.remap_kv(
+    _namespace.ops.remap_kv(
         _as_list(k_caches),
         _as_list(v_caches),
         _as_list(k_scales),
@@ -269,7 +269,7 @@ def merge_states(
     out = torch.empty(out_a.shape, dtype=out_a.dtype, device=out_a.device)
     lse = torch.empty(lse_a.shape, dtype=torch.float32, device=out_a.device)
     _library.require()
-    torch.ops.treeattn.merge_states(out_a, lse_a, out_b, lse_b, out, lse)
+    _namespace.ops.merge_states(out_a, lse_a, out_b, lse_b, out, lse)
     return out, lse
 
 

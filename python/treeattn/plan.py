@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from treeattn import _library
+from treeattn import _library, _namespace
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
@@ -85,7 +85,7 @@ def plan_tree(
     ancestors = parents.new_empty(num_nodes, _num_words(node_indptr, num_nodes, max_depth))
     status = torch.empty_like(context_lens)
     _library.require()
-    torch.ops.treeattn.plan_tree(
+    _namespace.ops.plan_tree(
         parents,
         node_indptr,
         context_lens,

@@ -29,11 +29,11 @@ constexpr int64_t kv_offset(int64_t slot, int head, int block_size, int64_t stri
   return slot / block_size * stride_block + slot % block_size * stride_row + head * stride_head;
 }
 
-inline int64_t kv_offset(const KvPool& pool, int64_t block, int64_t row, int head) {
+constexpr int64_t kv_offset(const KvPool& pool, int64_t block, int64_t row, int head) {
   return block * pool.stride_block + row * pool.stride_row + head * pool.stride_head;
 }
 
-inline int64_t kv_offset(const KvPool& pool, int64_t slot, int head) {
+constexpr int64_t kv_offset(const KvPool& pool, int64_t slot, int head) {
   return kv_offset(slot, head, pool.block_size, pool.stride_block, pool.stride_row,
                    pool.stride_head);
 }

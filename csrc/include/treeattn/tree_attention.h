@@ -17,7 +17,7 @@ struct TreeAttentionParams {
   KvPool v_pool;
   const int32_t* node_indptr;   // [num_requests + 1]
   const int32_t* context_lens;  // [num_requests]
-  const int32_t* block_table;   // [num_requests, *]
+  const int32_t* block_table;   // [num_requests, max_blocks]
   const int32_t* depths;        // [num_nodes]
   const int64_t* slot_mapping;  // [num_nodes]
   const uint32_t* ancestors;    // [num_nodes, num_words]
@@ -33,7 +33,7 @@ struct TreeAttentionParams {
   int num_requests;
   int num_nodes;
   int num_words;
-  int max_blocks;  // entries of a row of block_table
+  int max_blocks;  // columns of block_table
   int num_qo_heads;
   int window;  // keys at position > query position - window are seen; 0: no window
   float sm_scale;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op of treeattn. Results are written into tensors that the caller allocated.
-#include <Python.h>
-#include <torch/csrc/stable/library.h>
+#include "bindings/schemas.h"
 
-#include "bindings/ops.h"
+namespace treeattn::bindings {
 
-STABLE_TORCH_LIBRARY(treeattn, m) {
+void define_ops(Library& m) {
   // Once per step: everything about the batch that follows from `parents`.
   m.def(
       "plan_tree(Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor block_table, "
@@ -39,32 +37,6 @@ STABLE_TORCH_LIBRARY(treeattn, m) {
   m.def(
       "merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor(a!) out, "
       "Tensor(b!) lse) -> ()");
-  // For the benchmarks: what this machine can do at most, one entry of the result per thread.
-  m.def("_calibrate_flops(bool dots, int rounds, Tensor(a!) flops) -> ()");
-  m.def("_calibrate_read(Tensor data, Tensor(a!) sums) -> ()");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(treeattn, CPU, m) {
-  m.impl("plan_tree", TORCH_BOX(&treeattn::bindings::plan_tree));
-  m.impl("write_kv", TORCH_BOX(&treeattn::bindings::write_kv));
-  m.impl("tree_attention", TORCH_BOX(&treeattn::bindings::tree_attention));
-  m.impl("accept_path", TORCH_BOX(&treeattn::bindings::accept_path));
-  m.impl("remap_kv", TORCH_BOX(&treeattn::bindings::remap_kv));
-  m.impl("merge_states", TORCH_BOX(&treeattn::bindings::merge_states));
-  m.impl("_calibrate_flops", TORCH_BOX(&treeattn::bindings::calibrate_flops));
-  m.impl("_calibrate_read", TORCH_BOX(&treeattn::bindings::calibrate_read));
-}
-
-static PyModuleDef module_definition = {
-    .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_C",
-    .m_doc = "Importing this module registers torch.ops.treeattn.",
-    .m_size = -1,
-    .m_methods = nullptr,
-    .m_slots = nullptr,
-    .m_traverse = nullptr,
-    .m_clear = nullptr,
-    .m_free = nullptr,
-};
-
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module_definition); }
+}  // namespace treeattn::bindings

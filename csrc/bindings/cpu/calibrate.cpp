@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/calibrate.h"
 
-#include "bindings/ops.h"
-#include "bindings/threads.h"
+#include "bindings/cpu/ops.h"
+#include "bindings/cpu/threads.h"
 
 namespace treeattn::bindings {
 

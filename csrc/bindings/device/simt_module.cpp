@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests only: the kernels of csrc/cuda on the host, as torch.ops.treeattn_simt.
+#include <Python.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "bindings/device/ops.h"
+#include "bindings/match.h"
+#include "simt/machine.h"
+
+namespace treeattn::bindings {
+namespace {
+
+using AllCounters = std::array<int64_t, sizeof(simt::Counters) / sizeof(int64_t)>;
+
+// What the machine counted since the last call, in the order of the module's COUNTERS.
+void take_counters(const Tensor& out) {
+  Match match("_counters");
+  const AllCounters all = std::bit_cast<AllCounters>(simt::counters);
+  match.bind("num_counters", static_cast<int64_t>(all.size()));
+  match(out, "out", {"num_counters"}, {ScalarType::Long});
+  match.packed_from(out, "out", 0);
+  std::copy(all.begin(), all.end(), mutable_data<int64_t>(out));
+  simt::counters = {};
+}
+
+PyObject* counter_names() {
+  PyObject* names = PyList_New(0);
+  const auto append = [names](const char* name) {
+    PyObject* text = PyUnicode_FromString(name);
+    PyList_Append(names, text);
+    Py_DECREF(text);
+  };
+  for (const char* name : simt::kMachineCounterNames) append(name);
+  for (const char* name : cuda::kCounterNames) append(name);
+  return names;
+}
+
+}  // namespace
+}  // namespace treeattn::bindings
+
+STABLE_TORCH_LIBRARY(treeattn_simt, m) {
+  treeattn::bindings::define_ops(m);
+  m.def("_counters(Tensor(a!) out) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, CPU, m) {
+  treeattn::bindings::implement_device_ops(m);
+  m.impl("_counters", TORCH_BOX(&treeattn::bindings::take_counters));
+}
+
+static PyModuleDef module_definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_simt",
+    .m_doc = "Importing this module registers torch.ops.treeattn_simt.",
+    .m_size = -1,
+    .m_methods = nullptr,
+    .m_slots = nullptr,
+    .m_traverse = nullptr,
+    .m_clear = nullptr,
+    .m_free = nullptr,
+};
+
+PyMODINIT_FUNC PyInit__simt() {
+  PyObject* module = PyModule_Create(&module_definition);
+  if (module == nullptr) return nullptr;
+  PyObject* names = treeattn::bindings::counter_names();
+  if (PyModule_AddObjectRef(module, "COUNTERS", names) != 0) {
+    Py_DECREF(module);
+    module = nullptr;
+  }
+  Py_DECREF(names);
+  return module;
+}
