@@ -6,6 +6,31 @@
 
 namespace treeattn::cuda {
 
+__device__ __forceinline__ float scale_of(const KvPool& pool, int head) {
+  return pool.scale == nullptr ? 1.0f : pool.scale[head * pool.stride_scale];
+}
+
+// What a row's softmax comes to, the sink included.
+struct Total {
+  float inverse;  // of the denominator, for outputs relative to the maximum
+  float lse;
+};
+
+__device__ __forceinline__ Total with_sink(const TreeAttentionParams& p, int head, float max,
+                                           float sum) {
+  float top = max == -kInfinity ? 0.0f : max;
+  float weight = 1.0f;
+  if (p.sinks != nullptr) {
+    const float sink = p.sinks[head] * kLog2E;
+    const float above = sum == 0.0f ? sink : fmaxf(top, sink);
+    weight = sum == 0.0f ? 0.0f : exp2_approx(top - above);
+    sum = sink == -kInfinity ? sum * weight : fmaf(sum, weight, exp2_approx(sink - above));
+    top = above;
+  }
+  if (sum == 0.0f) return {0.0f, -kInfinity};
+  return {weight / sum, (top + log2_approx(sum)) * kLn2};
+}
+
 // Divides by the sum, the sink included, and writes out and lse of the warp's 16 rows through
 // `staging`, shared memory of this warp alone.
 template <class Traits>
@@ -24,17 +49,9 @@ __device__ __forceinline__ void write_rows(const TreeAttentionParams& p, const A
     const int place = packed / tile.group_size;
     const int head = tile.kv_head * tile.group_size + packed - place * tile.group_size;
     const bool dead = state.sum[i] == kDeadSum;
-    float top = state.max[i] == -kInfinity ? 0.0f : state.max[i];
-    float sum = dead ? 0.0f : state.sum[i];
-    float weight = 1.0f;
-    if (p.sinks != nullptr && !dead) {
-      const float sink = p.sinks[head] * kLog2E;
-      const float above = sum == 0.0f ? sink : fmaxf(top, sink);
-      weight = sum == 0.0f ? 0.0f : exp2_approx(top - above);
-      sum = sum * weight + (sink == -kInfinity ? 0.0f : exp2_approx(sink - above));
-      top = above;
-    }
-    const float inverse = dead || sum == 0.0f ? 0.0f : weight / sum * v_scale;
+    const Total total =
+        dead ? Total{0.0f, -kInfinity} : with_sink(p, head, state.max[i], state.sum[i]);
+    const float inverse = total.inverse * v_scale;
 #pragma unroll
     for (int dims = 0; dims < Traits::kDimTiles; ++dims) {
       const float a = state.out[dims][2 * i], b = state.out[dims][2 * i + 1];
@@ -44,8 +61,7 @@ __device__ __forceinline__ void write_rows(const TreeAttentionParams& p, const A
     }
     if (p.lse != nullptr && lane % 4 == 0 && warp_row + row < tile.num_rows) {
       const int64_t node = tile.begin + p.order[tile.begin + place];
-      const float lse = sum == 0.0f ? -kInfinity : (top + log2_approx(sum)) * kLn2;
-      store_global(p.lse + node * p.num_qo_heads + head, lse);
+      store_global(p.lse + node * p.num_qo_heads + head, total.lse);
     }
   }
   __syncwarp(0xffffffff);  // the warp's rows are staged

@@ -6,10 +6,6 @@
 
 namespace treeattn::cuda {
 
-__device__ __forceinline__ float scale_of(const KvPool& pool, int head) {
-  return pool.scale == nullptr ? 1.0f : pool.scale[head * pool.stride_scale];
-}
-
 template <class Traits>
 __device__ __forceinline__ Logits logits_of(const TreeAttentionParams& p, int kv_head) {
   Logits logits;

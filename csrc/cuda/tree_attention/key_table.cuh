@@ -56,47 +56,74 @@ __device__ inline int ancestor_at(const uint32_t* words, int num_words, int dept
   return -1;
 }
 
-// Key `index` of the row tile; no entry and no slot is read but its own. *invalid is set when it
-// lies outside the pool: then nothing may be read there.
+// False, and *invalid set, for a key that lies outside the pool: nothing may be read there.
+__device__ __forceinline__ bool check_key(const TreeAttentionParams& p, Key& key, int* invalid) {
+  if (key.block >= 0 && key.block < p.k_pool.num_blocks) return true;
+  *invalid = 1;
+  key = {};
+  return false;
+}
+
+// Key `index` of the context.
+__device__ inline Key find_context_key(const TreeAttentionParams& p, const RowTile& tile, int index,
+                                       int* invalid) {
+  const uint32_t block_size = static_cast<uint32_t>(p.k_pool.block_size);
+  const uint32_t block = static_cast<uint32_t>(index) / block_size;
+  Key key{.block = p.block_table[tile.request * p.stride_block_table + block],
+          .row = static_cast<int>(static_cast<uint32_t>(index) - block * block_size),
+          .first = 0,
+          .count = INT32_MAX,
+          .position = index};
+  check_key(p, key, invalid);
+  return key;
+}
+
+// The key of a node, its place among others left open.
+__device__ inline Key find_node_key(const TreeAttentionParams& p, const RowTile& tile, int node,
+                                    int* invalid) {
+  Key key;
+  const bool known = node >= 0 && node < tile.num_nodes;  // else the plan is not of these offsets
+  const int64_t slot = known ? p.slot_mapping[tile.begin + node] : -1;
+  if (slot >= 0 && slot < int64_t{p.k_pool.num_blocks} * p.k_pool.block_size) {
+    key.block = static_cast<int>(slot / p.k_pool.block_size);
+    key.row = static_cast<int>(slot % p.k_pool.block_size);
+  }
+  check_key(p, key, invalid);
+  return key;
+}
+
+// Key `index` of the row tile; no entry and no slot is read but its own.
 __device__ inline Key find_key(const TreeAttentionParams& p, const PlanWork& work,
                                const RowTile& tile, int index, int* invalid) {
-  Key key;
-  if (index >= tile.num_keys) return key;
-  if (index < tile.context_len) {
-    const uint32_t block_size = static_cast<uint32_t>(p.k_pool.block_size);
-    const uint32_t block = static_cast<uint32_t>(index) / block_size;
-    key.block = p.block_table[tile.request * p.stride_block_table + block];
-    key.row = static_cast<int>(static_cast<uint32_t>(index) - block * block_size);
-    key.count = INT32_MAX;
-    key.position = index;
-  } else {
-    const int nth = index - tile.context_len;
-    const int32_t* order = p.order + tile.begin;
-    int node;
-    if (nth < tile.first_depth) {
-      const int64_t row = tile.begin + order[tile.first_place];
-      node = ancestor_at(p.ancestors + row * p.num_words, p.num_words, nth);
-      key.position = index;
-    } else {
-      key.first = tile.first_place + nth - tile.first_depth;
-      node = order[key.first];
-    }
-    if (node < 0 || node >= tile.num_nodes) {  // a plan that is not of these offsets
-      *invalid = 1;
-      return {};
-    }
-    if (nth >= tile.first_depth) key.position = tile.context_len + p.depths[tile.begin + node];
-    key.count = work.subtree_ends(p.num_requests)[tile.begin + node] - key.first;
-    const int64_t slot = p.slot_mapping[tile.begin + node];
-    const bool inside = slot >= 0 && slot < int64_t{p.k_pool.num_blocks} * p.k_pool.block_size;
-    key.block = inside ? static_cast<int>(slot / p.k_pool.block_size) : -1;
-    key.row = inside ? static_cast<int>(slot % p.k_pool.block_size) : 0;
+  if (index >= tile.num_keys) return {};
+  if (index < tile.context_len) return find_context_key(p, tile, index, invalid);
+  const int nth = index - tile.context_len;
+  const bool is_ancestor = nth < tile.first_depth;
+  const int first = is_ancestor ? 0 : tile.first_place + nth - tile.first_depth;
+  const int64_t place = tile.begin + (is_ancestor ? tile.first_place : first);
+  int node = p.order[place];
+  if (is_ancestor && node >= 0 && node < tile.num_nodes) {
+    node = ancestor_at(p.ancestors + (tile.begin + int64_t{node}) * p.num_words, p.num_words, nth);
   }
-  if (key.block < 0 || key.block >= p.k_pool.num_blocks) {
-    *invalid = 1;
-    return {};
-  }
+  Key key = find_node_key(p, tile, node, invalid);
+  if (key.block < 0) return key;
+  key.first = first;
+  key.count = work.subtree_ends(p.num_requests)[tile.begin + node] - first;
+  key.position = is_ancestor ? index : tile.context_len + p.depths[tile.begin + node];
   return key;
+}
+
+// Key `index` of a row by itself: the context, then the path of `row`, the row of the node.
+__device__ inline Key find_path_key(const TreeAttentionParams& p, const RowTile& tile, int row,
+                                    int index, int* invalid) {
+  if (index < tile.context_len) return find_context_key(p, tile, index, invalid);
+  const int node =
+      ancestor_at(p.ancestors + int64_t{row} * p.num_words, p.num_words, index - tile.context_len);
+  return find_node_key(p, tile, node, invalid);
+}
+
+__device__ __forceinline__ int64_t kv_offset_of(const KvPool& pool, const Key& key, int kv_head) {
+  return key.block * pool.stride_block + key.row * pool.stride_row + kv_head * pool.stride_head;
 }
 
 // Threads 0 .. kTileKeys write where K rows lie and who sees them, as many after those V rows.
@@ -107,9 +134,7 @@ __device__ __forceinline__ void put_key(const TreeAttentionParams& p, const RowT
   if (thread >= 2 * kTileKeys) return;
   const int column = thread % kTileKeys;
   const KvPool& pool = thread < kTileKeys ? p.k_pool : p.v_pool;
-  const int64_t offset = key.block < 0 ? -1
-                                       : key.block * pool.stride_block + key.row * pool.stride_row +
-                                             tile.kv_head * pool.stride_head;
+  const int64_t offset = key.block < 0 ? -1 : kv_offset_of(pool, key, tile.kv_head);
   if (thread >= kTileKeys) {
     table.v_offset[column] = offset;
     return;

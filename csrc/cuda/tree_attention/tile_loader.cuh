@@ -10,9 +10,8 @@ namespace treeattn::cuda {
 struct AttentionLaunch {
   PlanWork work;
   float* states;
-  int64_t num_states;  // slots of partial results
-  int unit_tiles;      // 0: keys are split anywhere; else between multiples of so many tiles
-  bool wide_queries;   // rows start at multiples of 16 bytes, as do all of their 16-byte pieces
+  int unit_tiles;     // 0: keys are split anywhere; else between multiples of so many tiles
+  bool wide_queries;  // rows start at multiples of 16 bytes, as do all of their 16-byte pieces
   bool wide_keys;
   bool wide_out;
 };

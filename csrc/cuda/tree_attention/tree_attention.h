@@ -9,13 +9,13 @@ namespace treeattn::cuda {
 
 struct AttentionWorkspace {
   PlanWork plan;
-  float* states;        // partial results of row tiles whose keys are split
-  int64_t states_size;  // floats; decides how many CTAs share the work
+  float* states;  // partial results of row tiles whose keys are split
+  int num_ctas;   // that share the work; two per multiprocessor are good
   bool batch_invariant;
 };
 
-// Floats of workspace for `num_ctas` CTAs (two per multiprocessor are good), or, batch invariant,
-// for every part that a request's keys may be split into.
+// Floats that `states` must have. Batch invariant, there is a state for every part that any
+// request's keys may be split into.
 int64_t attention_states_size(const TreeAttentionParams& p, bool batch_invariant, int num_ctas);
 
 // Queues the attention of one layer. Reads `status` of the plan; a request whose slots or table
