@@ -64,7 +64,8 @@ void check_slots(const TreeAttentionParams& p) {
 
 }  // namespace
 
-void run_on_cpu(const TreeAttentionParams& p) {
+void run_on_cpu(const TreeAttentionCall& call) {
+  const TreeAttentionParams& p = call.params;
   check_slots(p);
 
   cpu::AttentionSchedule schedule(p, torch::stable::get_num_threads());

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "bindings/device/on_device.h"
+#include "bindings/device/run.h"
 #include "bindings/params.h"
 #include "cuda/merge_states/merge_states.h"
 #include "cuda/write_kv/write_kv.h"
@@ -40,6 +41,8 @@ void implement(Library& library, const char* op) {
 }  // namespace
 
 void implement_device_ops(Library& library) {
+  implement<&plan_tree_params, &run_plan_tree>(library, "plan_tree");
+  implement<&tree_attention_params, &run_tree_attention>(library, "tree_attention");
   implement<&write_kv_params, &cuda::write_kv>(library, "write_kv");
   implement<&merge_states_params, &cuda::merge_states>(library, "merge_states");
 }

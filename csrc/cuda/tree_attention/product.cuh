@@ -15,24 +15,24 @@ struct RowState {
   float sum[2] = {0.0f, 0.0f};              // of the columns of this thread, until reduce_sums
 };
 
+// A warp's 16 rows of queries, from warp_row on in the row tile.
 template <class Traits>
 struct Queries {
+  const typename Traits::T* shared;  // the row tile
+  int thread;                        // of the CTA
+  int warp_row;
   uint32_t frag[Traits::kQueriesInRegisters ? Traits::kDimSteps : 1][4];
-  const typename Traits::T* shared;
-  int thread;  // of the CTA
 
-  // `tile` holds the row tile's queries; the warp takes 16 rows from `warp_row` on.
-  __device__ __forceinline__ void load(const typename Traits::T* tile, int warp_row, int thread_) {
-    shared = tile;
-    thread = thread_;
+  __device__ __forceinline__ Queries(const typename Traits::T* shared_, int thread_, int warp_row_)
+      : shared(shared_), thread(thread_), warp_row(warp_row_) {}
+
+  __device__ __forceinline__ void load() {
     if constexpr (Traits::kQueriesInRegisters) {
 #pragma unroll
-      for (int step = 0; step < Traits::kDimSteps; ++step) {
-        ldmatrix_x4(frag[step], address(warp_row, step));
-      }
+      for (int step = 0; step < Traits::kDimSteps; ++step) ldmatrix_x4(frag[step], address(step));
     }
   }
-  __device__ __forceinline__ const typename Traits::T* address(int warp_row, int step) const {
+  __device__ __forceinline__ const typename Traits::T* address(int step) const {
     const int lane = thread % 32;
     return shared + swizzled<Traits::kHeadDim>(warp_row + lane % 16, 2 * step + lane / 16);
   }
@@ -41,8 +41,7 @@ struct Queries {
 // score += Q K^T for the 16 keys of a chunk.
 template <class Traits>
 __device__ __forceinline__ void multiply_keys(float (&score)[2][4], const Queries<Traits>& queries,
-                                              int warp_row, const typename Traits::T* keys,
-                                              int chunk) {
+                                              const typename Traits::T* keys, int chunk) {
   const int lane = queries.thread % 32;
   const int key = chunk * 16 + lane / 16 * 8 + lane % 8;
 #pragma unroll
@@ -55,7 +54,7 @@ __device__ __forceinline__ void multiply_keys(float (&score)[2][4], const Querie
       mma_m16n8k16<typename Traits::T>(score[1], queries.frag[step], high);
     } else {
       uint32_t q[4];
-      ldmatrix_x4(q, queries.address(warp_row, step));
+      ldmatrix_x4(q, queries.address(step));
       mma_m16n8k16<typename Traits::T>(score[0], q, low);
       mma_m16n8k16<typename Traits::T>(score[1], q, high);
     }
@@ -142,7 +141,6 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
   using T = typename Traits::T;
   constexpr int kChunks = kFew ? 1 : Traits::kNumChunks;
   const int warp = queries.thread / 32;
-  const int warp_row = kFew ? 0 : 16 * warp;
   uint32_t seen = ~0u;
   uint64_t bad_values = 0;
   if constexpr (kMasked) {
@@ -160,7 +158,7 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
 #pragma unroll
     for (int i = 0; i < 8; ++i) score[c][i / 4][i % 4] = 0.0f;
     if (!kMasked || (seen >> chunk & 1) != 0) {
-      multiply_keys(score[c], queries, warp_row, s.k_tile(stage), chunk);
+      multiply_keys(score[c], queries, s.k_tile(stage), chunk);
       finish_scores<typename Traits::Scores, kMasked>(score[c], chunk, table, rows, logits,
                                                       queries.thread % 32);
     } else {
