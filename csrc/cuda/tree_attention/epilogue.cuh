@@ -60,8 +60,8 @@ __device__ __forceinline__ void write_rows(const TreeAttentionParams& p, const A
       *at = dead ? 0 : pack2<T>(a * inverse, b * inverse);
     }
     if (p.lse != nullptr && lane % 4 == 0 && warp_row + row < tile.num_rows) {
-      const int64_t node = tile.begin + p.order[tile.begin + place];
-      store_global(p.lse + node * p.num_qo_heads + head, total.lse);
+      const int64_t node = row_of_place(p, tile, place);
+      if (node >= 0) store_global(p.lse + node * p.num_qo_heads + head, total.lse);
     }
   }
   __syncwarp(0xffffffff);  // the warp's rows are staged
@@ -72,7 +72,8 @@ __device__ __forceinline__ void write_rows(const TreeAttentionParams& p, const A
     const int packed = tile.first_row + warp_row + row;
     const int place = packed / tile.group_size;
     const int head = tile.kv_head * tile.group_size + packed - place * tile.group_size;
-    const int64_t node = tile.begin + p.order[tile.begin + place];
+    const int64_t node = row_of_place(p, tile, place);
+    if (node < 0) continue;
     T* const out = static_cast<T*>(p.out) + node * p.stride_out_node + head * p.stride_out_head;
     const T* const from = staging + swizzled<Traits::kHeadDim>(row, i % kPieces);
     if (l.wide_out) {

@@ -56,6 +56,14 @@ __device__ inline int ancestor_at(const uint32_t* words, int num_words, int dept
   return -1;
 }
 
+// Row of the node at `place` of the request, or -1 when the plan was made for other offsets, which
+// its owner may have changed since: a wild row is never read or written.
+__device__ __forceinline__ int64_t row_of_place(const TreeAttentionParams& p, const RowTile& tile,
+                                                int place) {
+  const int node = p.order[tile.begin + place];
+  return node >= 0 && node < tile.num_nodes ? tile.begin + int64_t{node} : -1;
+}
+
 // False, and *invalid set, for a key that lies outside the pool: nothing may be read there.
 __device__ __forceinline__ bool check_key(const TreeAttentionParams& p, Key& key, int* invalid) {
   if (key.block >= 0 && key.block < p.k_pool.num_blocks) return true;

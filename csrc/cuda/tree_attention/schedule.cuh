@@ -144,7 +144,8 @@ __device__ inline RowTile row_tile(const TreeAttentionParams& p, int request, in
   tile.num_rows = min(kTileRows, tile.num_nodes * tile.group_size - tile.first_row);
   tile.first_place = tile.first_row / tile.group_size;
   const int last_place = (tile.first_row + tile.num_rows - 1) / tile.group_size;
-  tile.first_depth = p.depths[tile.begin + p.order[tile.begin + tile.first_place]];
+  const int64_t first_row = row_of_place(p, tile, tile.first_place);
+  tile.first_depth = first_row < 0 ? 0 : min(p.depths[first_row], tile.num_nodes - 1);
   tile.num_keys = tile.context_len + tile.first_depth + last_place - tile.first_place + 1;
   return tile;
 }

@@ -54,8 +54,10 @@ __device__ __forceinline__ ThreadRows thread_rows(const TreeAttentionParams& p, 
     if (row >= tile.num_rows) continue;
     const int packed = tile.first_row + row;
     const int place = packed / tile.group_size;
+    const int64_t node = row_of_place(p, tile, place);
+    if (node < 0) continue;
     rows.place[i] = place;
-    rows.position[i] = tile.context_len + p.depths[tile.begin + p.order[tile.begin + place]];
+    rows.position[i] = tile.context_len + p.depths[node];
     if (p.alibi_slopes != nullptr) {
       rows.slope[i] =
           p.alibi_slopes[tile.kv_head * tile.group_size + packed - place * tile.group_size];

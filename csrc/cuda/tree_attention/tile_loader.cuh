@@ -55,10 +55,10 @@ __device__ __forceinline__ void load_queries(const TreeAttentionParams& p, const
     const int packed = tile.first_row + (valid ? row : 0);
     const int place = packed / tile.group_size;
     const int head = tile.kv_head * tile.group_size + packed - place * tile.group_size;
-    const int64_t node = tile.begin + p.order[tile.begin + place];
+    const int64_t node = row_of_place(p, tile, place);
     const T* q = static_cast<const T*>(p.q) + node * p.stride_q_node + head * p.stride_q_head;
     copy_piece(shared + swizzled<Traits::kHeadDim>(row, piece), q, piece * 8, p.k_pool.head_dim,
-               valid, l.wide_queries);
+               valid && node >= 0, l.wide_queries);
   }
 }
 
