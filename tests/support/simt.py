@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,8 +24,12 @@ MISSING = "no _simt module: `cmake --preset dev && cmake --build build/dev` make
 
 
 def built(name: str) -> Path | None:
-    """A file of the emulator: beside the package (preset dev) or where `make test` puts it."""
-    places = (Path(treeattn.__file__).parent, ROOT / "build" / "simt" / "treeattn")
+    """A file of the emulator: from TREEATTN_SIMT_BUILD, of preset dev, or of `make test`."""
+    named = os.environ.get("TREEATTN_SIMT_BUILD")
+    builds = [ROOT / named] if named else [ROOT / "build" / "dev", ROOT / "build" / "simt"]
+    places = [build / "treeattn" for build in builds]
+    if not named:
+        places.insert(0, Path(treeattn.__file__).parent)
     return next((place / name for place in places if (place / name).is_file()), None)
 
 

@@ -8,6 +8,7 @@
 
 #include "bindings/device/ops.h"
 #include "bindings/match.h"
+#include "bindings/params.h"
 #include "simt/machine.h"
 
 namespace treeattn::bindings {
@@ -25,6 +26,15 @@ void take_counters(const Tensor& out) {
   std::copy(all.begin(), all.end(), mutable_data<int64_t>(out));
   simt::counters = {};
 }
+
+// The checks of an op and nothing more. torch sends a call here when one of its tensors is a meta
+// tensor, which stands for another device that every machine has.
+template <auto kParams>
+struct CheckedOp;
+template <class Params, class... Args, Params (*kParams)(Args...)>
+struct CheckedOp<kParams> {
+  static void run(Args... args) { kParams(args...); }
+};
 
 PyObject* counter_names() {
   PyObject* names = PyList_New(0);
@@ -49,6 +59,16 @@ STABLE_TORCH_LIBRARY(treeattn_simt, m) {
 STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, CPU, m) {
   treeattn::bindings::implement_device_ops(m);
   m.impl("_counters", TORCH_BOX(&treeattn::bindings::take_counters));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, Meta, m) {
+  using namespace treeattn::bindings;
+  m.impl("plan_tree", TORCH_BOX(&CheckedOp<&plan_tree_params>::run));
+  m.impl("write_kv", TORCH_BOX(&CheckedOp<&write_kv_params>::run));
+  m.impl("tree_attention", TORCH_BOX(&CheckedOp<&tree_attention_params>::run));
+  m.impl("accept_path", TORCH_BOX(&CheckedOp<&accept_path_params>::run));
+  m.impl("remap_kv", TORCH_BOX(&CheckedOp<&remap_kv_params>::run));
+  m.impl("merge_states", TORCH_BOX(&CheckedOp<&merge_states_params>::run));
 }
 
 static PyModuleDef module_definition = {
