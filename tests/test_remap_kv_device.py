@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,11 @@ from support import simt
 from support.accepted import accepted_path
 from support.paged import bits_of
 from support.remap import Batch, Case, make
+from support.trees import pack_parents
 from torch import Tensor
 from treeattn import ops, reference
 from treeattn.ops import remap_kv
+from treeattn.plan import plan_tree
 
 
 @pytest.fixture(params=simt.ORDERS)
@@ -212,3 +215,51 @@ def test_garbage_in_the_workspace_is_not_believed(emulator: None) -> None:
             again = copy.deepcopy(batch)
             remap_kv(**again.arguments())
         assert again.accepted.status.tolist() == [0, 0, 0]
+
+
+def one_path(pool: Tensor, tree: list[int], path: list[int], block_size: int) -> list[int]:
+    """Moves the path of one request whose table is 0, 1, ..., without context; the rows' marks."""
+    parents, node_indptr = pack_parents([tree])
+    plan = plan_tree(
+        parents,
+        node_indptr,
+        torch.zeros(1, dtype=torch.int32),
+        torch.arange(pool.shape[0], dtype=torch.int32)[None],
+        block_size=block_size,
+        num_qo_heads=1,
+        num_kv_heads=1,
+    )
+    for i in range(len(tree)):
+        pool[i // block_size, i % block_size] = i
+    remap_kv([pool], [pool.clone()], plan, accepted_path([path], plan.max_depth + 1))
+    return [int(pool[k // block_size, k % block_size, 0, 0]) for k in range(len(path))]
+
+
+def test_a_long_path_of_misplaced_rows(emulator: None) -> None:
+    """More rows than a warp has lanes and than a thread moves at once, each one row too far."""
+    tree = [-1, 0, 0, *range(2, 99)]
+    path = [0, *range(2, 100)]
+    assert one_path(torch.zeros(25, 4, 1, 8), tree, path, 4) == path
+
+
+@pytest.mark.parametrize("wide", ["block", "row"])
+def test_strides_beyond_32_bits(wide: str, emulator: None) -> None:
+    stride = 2**31
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    try:
+        memory = torch.frombuffer(mmap.mmap(-1, 8 * stride, flags=flags), dtype=torch.bfloat16)
+    except OSError as error:
+        pytest.skip(f"no address space here: {error}")
+    strides = (stride, 64, 8, 1) if wide == "block" else (64, stride, 8, 1)
+    pool = memory.as_strided((2, 2, 1, 8), strides)
+    values = memory.new_zeros(2, 2, 1, 8)  # V, dense
+    parents, node_indptr = pack_parents([[-1, 0, 0, 2]])
+    plan = plan_tree(
+        parents, node_indptr, torch.zeros(1).int(), torch.tensor([[0, 1]]).int(),
+        block_size=2, num_qo_heads=1, num_kv_heads=1,
+    )  # fmt: skip
+    for i in range(4):
+        pool[i // 2, i % 2] = i
+    moved = remap_kv([pool], [values], plan, accepted_path([[0, 2, 3]], plan.max_depth + 1))
+    assert moved.tolist() == [2]
+    assert [int(pool[k // 2, k % 2, 0, 0]) for k in range(3)] == [0, 2, 3]
