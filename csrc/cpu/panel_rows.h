@@ -139,19 +139,21 @@ class PanelRows {
   int64_t node_of(int row) const {
     return tree_.begin + tree_.node_at(panel_.first + row / group_);
   }
-  template <class T>
-  T* out_row(int row) const {
-    return static_cast<T*>(p_.out) + node_of(row) * p_.stride_out_node +
-           qo_head(row) * p_.stride_out_head;
+
+  // values: the row's weighted sum of V
+  void write_row(int row, const float* values, const RowStates& states) {
+    const float factor = finish_row(row, states);
+    with_element(p_.dtype, [&](auto element) {
+      using T = decltype(element);
+      store_row(static_cast<T*>(p_.out) + node_of(row) * p_.stride_out_node +
+                    qo_head(row) * p_.stride_out_head,
+                values, p_.k_pool.head_dim, factor);
+    });
   }
 
   void write_rows(const RowStates& states) {
     for (int row = 0; row < num_rows_; ++row) {
-      const float factor = finish_row(row, states);
-      with_element(p_.dtype, [&](auto element) {
-        store_row(out_row<decltype(element)>(row), states.out + row * padded_dim_,
-                  p_.k_pool.head_dim, factor);
-      });
+      write_row(row, states.out + row * padded_dim_, states);
     }
   }
 

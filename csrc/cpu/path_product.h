@@ -118,26 +118,16 @@ struct GatheredRows {
   GatheredRows from_row(int row) const { return {out + row * stride, stride, rescale + row}; }
   Vec begin(int r, int d) const { return load(out + r * stride + d) * broadcast(rescale[r]); }
   void finish(int r, int d, Vec sum) const { store(out + r * stride + d, sum); }
-  void finish_first(int r, int d, Vec sum, int) const { finish(r, d, sum); }
 };
 
-// Rows that have gathered nothing and will not gather more: the sum * factor[r] is the result.
-template <class Out>
-struct FinalRows {
-  Out* out;
-  int64_t stride;
-  const float* factor;
+// Rows that have gathered nothing.
+struct FreshRows {
+  float* out;
+  int stride;
 
-  FinalRows from_row(int row) const { return {out + row * stride, stride, factor + row}; }
+  FreshRows from_row(int row) const { return {out + row * stride, stride}; }
   Vec begin(int, int) const { return broadcast(0.0f); }
-  void finish(int r, int d, Vec sum) const {
-    store(out + r * stride + d, sum * broadcast(factor[r]));
-  }
-  void finish_first(int r, int d, Vec sum, int count) const {
-    float lanes[Vec::kLanes];
-    store(lanes, sum);
-    store_row(out + r * stride + d, lanes, count, factor[r]);
-  }
+  void finish(int r, int d, Vec sum) const { store(out + r * stride + d, sum); }
 };
 
 // rows[r] = what r has gathered + sum over keys of weights[r][k] * values[k]
@@ -179,7 +169,7 @@ inline void value_path_rest(const float* weights, int num_rows, const PathKeys& 
       const Vec v = load_partial(reinterpret_cast<const T*>(path.v_rows[k]) + first_dim, count);
       sum = fma(broadcast(weights[r * kTileKeys + k]), v, sum);
     }
-    rows.finish_first(r, first_dim, sum, count);
+    rows.finish(r, first_dim, sum);
   }
 }
 

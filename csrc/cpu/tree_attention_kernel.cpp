@@ -68,16 +68,15 @@ class PanelAttention : public PanelRows {
       PathKeys paths[kMaxTileNodes];
       const int width = collect_paths(first, num_nodes, 0, paths);
       weigh_paths(paths, first, num_nodes, width, states.from_row(first * group_, padded_dim_));
+      const FreshRows node_rows{states.out, padded_dim_};
       for (int i = 0; i < num_nodes; ++i) {
-        const int row = (first + i) * group_;
-        for (int r = 0; r < group_; ++r) rescale_[r] = finish_row(row + r, states);
-        with_element(p_.dtype, [&](auto out_element) {
-          const FinalRows rows{out_row<decltype(out_element)>(row), p_.stride_out_head, rescale_};
-          with_element(p_.v_pool.dtype, [&](auto element) {
-            value_path<decltype(element)>(scores_ + i * group_ * kTileKeys, group_, paths[i],
-                                          p_.v_pool.head_dim, rows);
-          });
+        with_element(p_.v_pool.dtype, [&](auto element) {
+          value_path<decltype(element)>(scores_ + i * group_ * kTileKeys, group_, paths[i],
+                                        p_.v_pool.head_dim, node_rows);
         });
+        for (int r = 0; r < group_; ++r) {
+          write_row((first + i) * group_ + r, node_rows.out + r * padded_dim_, states);
+        }
       }
     }
   }
