@@ -21,16 +21,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 
     A file whose ops all have CUDA kernels says so by `MACHINES = "all"`, or `"host"` where its
-    tensors lie in host memory; else the CPU runs it. One that takes `cpu_isa` runs on the CPU once
-    per instruction set.
+    tensors lie in host memory, or `"one_order"` where besides one order of threads is enough; else
+    the CPU runs it. A test that takes `cpu_isa` runs on the CPU once per instruction set.
     """
     if "machine" not in metafunc.fixturenames:
         return
     which = getattr(metafunc.module, "MACHINES", "cpu")
     cpu = [f"cpu-{isa}" for isa in CPU_ISAS] if "cpu_isa" in metafunc.fixturenames else ["cpu"]
-    emulated = [] if which == "cpu" else EMULATED
+    num_orders = {"cpu": 0, "one_order": 1}.get(which, len(EMULATED))
     metafunc.parametrize(
-        "machine", [*cpu, *emulated, *([ON_GPU] if which == "all" else [])], indirect=True
+        "machine",
+        [*cpu, *EMULATED[:num_orders], *([ON_GPU] if which == "all" else [])],
+        indirect=True,
     )
 
 

@@ -9,10 +9,12 @@ import random
 
 import pytest
 import torch
+import treeattn
 from support import simt
 from support.attention import assert_rows_close
 from support.logical import Request, attend, lay_out, random_request, same_bits
 from support.trees import random_parents
+from support.wide import untouched_memory
 from treeattn import _namespace, reference
 
 HEAD_DIM = 64
@@ -129,7 +131,7 @@ def batch(dtype: torch.dtype, head_dim: int) -> list[Request]:
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_any_number_of_ctas(head_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever the line of tiles is cut, no tile is done twice or forgotten."""
-    x = lay_out(batch(torch.float16, head_dim), 16)
+    x = lay_out(batch(torch.bfloat16, head_dim), 16)
     expected, expected_lse = reference.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
     tiles = set()
     for num_ctas in (1, 2, 3, 5, 8, 13, 64):
@@ -137,7 +139,7 @@ def test_any_number_of_ctas(head_dim: int, monkeypatch: pytest.MonkeyPatch) -> N
         simt.take_counters()
         out, lse = attend(x)
         tiles.add(simt.take_counters()["tiles"])
-        assert_rows_close(out, expected, 2e-3)
+        assert_rows_close(out, expected, 2e-2)
         assert_rows_close(lse, expected_lse, 1e-5)
         assert same_bits(attend(x)[0], out), "arrivals were not reset, or the merge has no order"
     assert len(tiles) == 1
@@ -167,3 +169,20 @@ def test_batch_invariant_parts(context_len: int, monkeypatch: pytest.MonkeyPatch
     for result in results:
         assert same_bits(result, results[0])
         assert same_bits(result[9:], result[[0, 5, 8]])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_strides_beyond_32_bits(dtype: torch.dtype) -> None:
+    """Blocks, rows and heads that lie 2^31 elements apart."""
+    x = lay_out([random_request(0, [-1, 0, 1, 1], 70, head_dim=HEAD_DIM, dtype=dtype)], 64)
+    expected, _ = attend(x)
+    num_blocks, size, heads, dim = x.k_cache.shape
+    for strides in ((2**31, dim * heads, dim), (dim * heads * size, dim, 2**31)):
+        wide = untouched_memory(2**31 * max(num_blocks, heads), dtype)
+        pools = []
+        for i, cache in enumerate((x.k_cache, x.v_cache)):
+            pool = wide.as_strided(cache.shape, (*strides, 1), i * 2**20)
+            pool.copy_(cache)
+            pools.append(pool)
+        out = treeattn.tree_attention(x.q, *pools, x.plan)
+        assert isinstance(out, torch.Tensor) and same_bits(out, expected)
