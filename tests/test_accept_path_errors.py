@@ -146,7 +146,7 @@ def test_nothing_is_written_before_an_error() -> None:
         torch.tensor([1.0, -1.0]), None, None, None, VALID["seeds"], None, None,
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"temperature\[1\]"):
-        torch.ops.treeattn.accept_path(*arguments, *outputs, None)
+        torch.ops.treeattn.accept_path(*arguments, *outputs, None, None)
     assert all(bool((output == 77).all()) for output in outputs)
 
 

@@ -77,10 +77,10 @@ def test_opcheck_accept_path(device: str) -> None:
     plan = p.parents, p.node_indptr, p.context_lens, p.depths, p.status, p.max_depth
     written = out.path, out.num_accepted, out.next_tokens, out.status, out.emitted
     nothing = [None] * 7
-    opcheck("accept_path", logits, tokens, *plan, 0, *nothing, *written, None)
+    opcheck("accept_path", logits, tokens, *plan, 0, *nothing, *written, None, None)
     half, seeds = torch.full((2,), 0.5), torch.tensor([1, 2])
     sampled = half, None, half, half, seeds, None, None
-    opcheck("accept_path", logits, tokens, *plan, 1, *sampled, *written, out.path.float())
+    opcheck("accept_path", logits, tokens, *plan, 1, *sampled, *written, out.path.float(), None)
 
 
 def test_opcheck_remap_kv(device: str) -> None:
@@ -90,9 +90,9 @@ def test_opcheck_remap_kv(device: str) -> None:
     rest = p.slot_mapping, out.path, out.num_accepted, out.status, 4, torch.empty_like(out.status)
     plan = p.node_indptr, p.context_lens, p.block_table
     pools = [x.k_cache, x.k_cache.clone()], [x.v_cache, x.v_cache.clone()]
-    opcheck("remap_kv", *pools, [], [], *plan, *rest)
+    opcheck("remap_kv", *pools, [], [], *plan, *rest, None)
     stacked = [torch.stack(pools[0])], [torch.stack(pools[1])]
-    opcheck("remap_kv", *stacked, [], [], *plan, *rest)
+    opcheck("remap_kv", *stacked, [], [], *plan, *rest, None)
 
 
 def test_opcheck_merge_states(device: str) -> None:
