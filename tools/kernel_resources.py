@@ -31,10 +31,8 @@ from occupancy import SMS, ctas_per_sm
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 3
-# What hides the latency of their loads.
+# CTAs per SM that hide the latency of each other's loads.
 MIN_CTAS = {r"tree_attention_kernel<.*, (64|128), \w+>>": 2}
-    r"tree_attention_kernel<.*, (64|128), \w+>>": 2
-}  # what hides the latency of their loads
 COMPILER = "Compiler: "
 
 
