@@ -12,44 +12,54 @@ import treeattn
 from support import simt
 from support.attention import AttentionCase
 
+CPU_ISAS = ("portable", "avx2", "avx512", "avx512_bf16")
 # The emulator takes part once per order in which it may run a kernel's threads.
-EVERY_MACHINE = (
-    "cpu",
-    *(f"simt-{order}" for order in simt.ORDERS),
-    pytest.param("cuda", marks=pytest.mark.cuda),
-)
-WITHOUT_GPU = EVERY_MACHINE[:-1]
+EMULATED = tuple(f"simt-{order}" for order in simt.ORDERS)
+ON_GPU = pytest.param("cuda", marks=pytest.mark.cuda)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 
-    A file whose ops all have CUDA kernels says so by `MACHINES = "all"`; else the CPU runs it. A
-    test that only uses the fixture leaves its tensors on the host, so no GPU can take part.
+    A file whose ops all have CUDA kernels says so by `MACHINES = "all"`, or `"host"` where its
+    tensors lie in host memory; else the CPU runs it. One that takes `cpu_isa` runs on the CPU once
+    per instruction set. A test that only uses the fixture leaves its tensors on the host too.
     """
     if "machine" not in metafunc.fixturenames:
         return
-    machines = [getattr(metafunc.module, "MACHINES", "cpu")]
-    if machines == ["all"] and "cpu_isa" in metafunc.fixturenames:
-        machines = ["cpu"]
-    elif machines == ["all"]:
-        asks = {"machine", "device"} & set(inspect.signature(metafunc.function).parameters)
-        machines = list(EVERY_MACHINE if asks else WITHOUT_GPU)
-    metafunc.parametrize("machine", machines, indirect=True)
+    which = getattr(metafunc.module, "MACHINES", "cpu")
+    asks = {"machine", "device"} & set(inspect.signature(metafunc.function).parameters)
+    cpu = [f"cpu-{isa}" for isa in CPU_ISAS] if "cpu_isa" in metafunc.fixturenames else ["cpu"]
+    emulated = [] if which == "cpu" else EMULATED
+    on_gpu = [ON_GPU] if which == "all" and asks else []
+    metafunc.parametrize("machine", [*cpu, *emulated, *on_gpu], indirect=True)
 
 
 @pytest.fixture
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What runs the ops: "cpu", "simt" (CUDA's kernels on the host) or "cuda"."""
-    name, _, order = str(request.param).partition("-")
+    name, _, variant = str(request.param).partition("-")
     if name == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")
+    if name == "cpu" and variant:
+        force_cpu_isa(monkeypatch, variant)
     if name != "simt":
         yield name
         return
-    simt.use(monkeypatch, order)
+    simt.use(monkeypatch, variant)
     with simt.poisoned_outputs():
         yield name
+
+
+def force_cpu_isa(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
+    monkeypatch.setenv("TREEATTN_CPU_ISA", isa)
+    x = AttentionCase("", trees=(1,), context_lens=(0,)).make("cpu")
+    try:
+        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
+    except ValueError as error:
+        if "is not supported by this CPU" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.fixture
@@ -58,15 +68,7 @@ def device(machine: str) -> str:
     return "cuda" if machine == "cuda" else "cpu"
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512_bf16"])
-def cpu_isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set that this CPU has, one after the other."""
-    monkeypatch.setenv("TREEATTN_CPU_ISA", request.param)
-    x = AttentionCase("", trees=(1,), context_lens=(0,)).make("cpu")
-    try:
-        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
-    except ValueError as error:
-        if "is not supported by this CPU" not in str(error):
-            raise
-        pytest.skip(str(error))
-    return str(request.param)
+@pytest.fixture
+def cpu_isa(machine: str, request: pytest.FixtureRequest) -> str:
+    """The instruction set that the CPU is held to; elsewhere the machine's name."""
+    return str(request.node.callspec.params["machine"]).removeprefix("cpu-")

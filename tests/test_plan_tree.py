@@ -16,6 +16,8 @@ from torch import Tensor
 from treeattn import reference
 from treeattn.plan import TreePlan, plan_tree
 
+MACHINES = "host"
+
 DERIVED = ("depths", "positions", "slot_mapping", "ancestors", "order", "status", "max_depth")
 
 

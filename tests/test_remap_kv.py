@@ -19,7 +19,6 @@ from treeattn import reference
 from treeattn.ops import remap_kv
 from treeattn.plan import TreePlan, plan_tree
 
-
 MACHINES = "all"
 
 

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 import torch
 import treeattn
-from support.attention import AttentionCase, AttentionProblem, assert_rows_close, live_slots
+from support.attention import (
+    AttentionCase,
+    AttentionProblem,
+    assert_rows_close,
+    live_slots,
+    rows_bitwise_equal,
+)
 from treeattn import reference
+
+MACHINES = "host"
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 NAN = float("nan")
@@ -68,10 +75,6 @@ def test_tree_attention(case: AttentionCase, device: str, cpu_isa: str) -> None:
     assert_rows_close(lse, expected_lse, 1e-5)
 
 
-def rows_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-
-
 def path_rows(x: AttentionProblem, node: int) -> tuple[torch.Tensor, torch.Tensor]:
     """One node as a one-row decode whose context is the tree's context and the node's ancestors."""
     path = [node]
@@ -92,6 +95,7 @@ def path_rows(x: AttentionProblem, node: int) -> tuple[torch.Tensor, torch.Tenso
         block_size=1,
         num_qo_heads=x.plan.num_qo_heads,
         num_kv_heads=x.plan.num_kv_heads,
+        batch_invariant=True,
     )
     out, lse = treeattn.tree_attention(x.q[node : node + 1], *pools, plan, return_lse=True)
     return out, lse
@@ -100,11 +104,13 @@ def path_rows(x: AttentionProblem, node: int) -> tuple[torch.Tensor, torch.Tenso
 @pytest.mark.parametrize("branching", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_row_equals_decoding_its_path_bitwise(
-    branching: float, dtype: torch.dtype, device: str, cpu_isa: str
+    branching: float, dtype: torch.dtype, machine: str, device: str, cpu_isa: str
 ) -> None:
     """Any node, of any tree: the chain's rows are what the contract asks for."""
+    if machine != "cpu" and dtype != torch.float32 and branching > 0:
+        pytest.skip("tensor cores add up a tree's keys in the order of its row tile")
     case = AttentionCase("", trees=(150,), context_lens=(90,), branching=branching, dtype=dtype)
-    x = case.make(device)
+    x = case.with_(batch_invariant=True).make(device)
     out, lse = treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan, return_lse=True)
     for node in range(0, 150, 13):
         alone, alone_lse = path_rows(x, node)
@@ -112,8 +118,9 @@ def test_row_equals_decoding_its_path_bitwise(
         assert rows_bitwise_equal(lse[node], alone_lse[0]), node
 
 
-def test_batch_mates_and_block_places_never_change_a_row(device: str) -> None:
-    case = AttentionCase("", trees=(20,), context_lens=(77,))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_batch_mates_and_block_places_never_change_a_row(dtype: torch.dtype, device: str) -> None:
+    case = AttentionCase("", trees=(20,), context_lens=(77,), dtype=dtype, batch_invariant=True)
     alone = case.make(device)
     expected = treeattn.tree_attention(alone.q, alone.k_cache, alone.v_cache, alone.plan)
     mates = case.with_(trees=(3, 20, 60), context_lens=(200, 77, 1), seed=5).make(device)
@@ -131,6 +138,7 @@ def test_batch_mates_and_block_places_never_change_a_row(device: str) -> None:
         block_size=size,
         num_qo_heads=4,
         num_kv_heads=2,
+        batch_invariant=True,
     )
     mates.q[begin:end] = alone.q
     source, target = live_slots(alone.plan, 0), live_slots(plan, 1)
@@ -224,67 +232,6 @@ def test_strided_inputs_equal_packed_copies(device: str) -> None:
         assert torch.equal(out, expected)
 
 
-BAD_CALLS = [
-    ("q must be float32 or bfloat16 or float16", {"q": torch.zeros(7, 4, 64, dtype=torch.int32)}),
-    ("q must have shape [num_nodes, num_qo_heads, head_dim]", {"q": torch.zeros(7, 64)}),
-    ("contiguous", {"q": torch.zeros(7, 4, 128)[..., ::2]}),
-    ("num_nodes = 6", {"q": torch.zeros(6, 4, 64)}),
-    ("must be the plan's, 4 and 2, got 3 and 2", {"q": torch.zeros(7, 3, 64)}),
-    ("must be the plan's, 4 and 2, got 8 and 2", {"q": torch.zeros(7, 8, 64)}),
-    (
-        "k_cache's dtype, float32, unless the pool is float8_e4m3fn; got bfloat16",
-        {"q": torch.zeros(7, 4, 64, dtype=torch.bfloat16)},
-    ),
-    ("head_dim = 32", {"q": torch.zeros(7, 4, 32)}),
-    ("window must be positive, got 0", {"window": 0}),
-    ("logits_soft_cap must be finite and >= 0, got -1", {"logits_soft_cap": -1.0}),
-    ("logits_soft_cap must be finite and >= 0, got inf", {"logits_soft_cap": math.inf}),
-    ("must be the plan's, 4 and 2, got 0 and 2", {"q": torch.zeros(7, 0, 64)}),
-    ("sinks must have shape", {"sinks": torch.zeros(3)}),
-    ("alibi_slopes must be float32", {"alibi_slopes": torch.zeros(4, dtype=torch.float64)}),
-    ("k_scale is for float8_e4m3fn pools only", {"k_scale": 2.0}),
-    ("out must have shape", {"out": torch.zeros(7, 4, 32)}),
-    ("out must be float32", {"out": torch.zeros(7, 4, 64, dtype=torch.float16)}),
-]
-
-
-@pytest.mark.parametrize(("message", "change"), BAD_CALLS, ids=[m for m, _ in BAD_CALLS])
-def test_errors_name_argument_rule_and_value(message: str, change: dict, device: str) -> None:
-    x = AttentionCase("").make(device)
-    out = torch.full((7, 4, 64), 5.0)
-    arguments = {"q": x.q, "k_cache": x.k_cache, "v_cache": x.v_cache, "plan": x.plan, "out": out}
-    with pytest.raises(ValueError) as error:
-        treeattn.tree_attention(**(arguments | change))
-    assert message in str(error.value) and "tree_attention" in str(error.value)
-    assert (out == 5.0).all()
-
-
-def test_pool_too_small_for_the_plan(device: str) -> None:
-    x = AttentionCase("").make(device)
-    last = int(live_slots(x.plan, 0).max()) // 16
-    out = torch.full_like(x.q, 5.0)
-    with pytest.raises(ValueError, match=r"must be a (block|slot) of the pool"):
-        treeattn.tree_attention(x.q, x.k_cache[:last], x.v_cache[:last], x.plan, out=out)
-    assert (out == 5.0).all()
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("context_lens", 2**30, r"plan.context_lens\[0\] must fit the \d+ blocks of its table"),
-        ("node_indptr", 10**8, r"node_indptr\[0\] must be in \[0, 7\], got 100000000"),
-    ],
-)
-def test_a_plan_changed_by_its_owner_is_no_wild_read(
-    field: str, value: int, message: str, device: str
-) -> None:
-    """The plan aliases the caller's lengths and offsets."""
-    x = AttentionCase("").make(device)
-    getattr(x.plan, field).fill_(value)
-    with pytest.raises(ValueError, match=message):
-        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
-
-
 def test_empty_batch(device: str) -> None:
     plan = treeattn.plan_tree(
         torch.empty(0, dtype=torch.int32),
@@ -349,22 +296,3 @@ def plan_of_one(context_len: int) -> treeattn.TreePlan:
         num_kv_heads=1,
         slot_mapping=torch.tensor([2**20]),  # the first row of block 1
     )
-
-
-def test_changed_offsets_are_no_wild_read(device: str) -> None:
-    """The plan aliases node_indptr; an order made for other offsets is refused."""
-    case = AttentionCase("", trees=(4, 4), context_lens=(20, 30))
-    x = case.make(device)
-    x.plan.node_indptr[1] = 6
-    with pytest.raises(ValueError, match=r"plan\.order and plan\.depths of node"):
-        treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
-
-
-@pytest.mark.parametrize("shape", [(1, 16, 2, 0), (1, 0, 2, 64)])
-def test_pools_without_rows_or_columns(shape: tuple[int, ...], device: str) -> None:
-    case = AttentionCase("", context_lens=(0,))
-    x = case.make(device)
-    pool = torch.zeros(shape)
-    plan = dataclasses.replace(x.plan, block_size=shape[1])
-    with pytest.raises(ValueError, match="must have a positive block_size and head_dim"):
-        treeattn.tree_attention(x.q[..., : shape[3]], pool, pool, plan, sm_scale=1.0)

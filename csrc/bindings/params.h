@@ -19,6 +19,34 @@ namespace treeattn::bindings {
 
 using OptTensor = std::optional<Tensor>;
 
+// Memory that a device's kernels need beside the params; the CPU has its own.
+template <class T>
+struct Scratch {
+  T* data;
+  int64_t size;
+};
+
+struct PlanTreeCall {
+  PlanTreeParams params;
+  Scratch<int32_t> work;
+};
+
+struct TreeAttentionCall {
+  TreeAttentionParams params;
+  Scratch<int32_t> work;
+  Scratch<float> workspace;
+  int num_ctas;
+  bool batch_invariant;
+};
+
+template <class T>
+Scratch<T> scratch_of(Match& match, const OptTensor& t, const char* name, ScalarType dtype) {
+  if (!t) return {};
+  match(*t, name, {name}, {dtype});
+  match.packed_from(*t, name, 0);
+  return {mutable_data<T>(*t), t->size(0)};
+}
+
 // What only devices need lies beside the params.
 struct AcceptPathCall {
   AcceptPathParams params;
@@ -32,24 +60,25 @@ struct RemapKvCall {
   int32_t* workspace;  // or nullptr
 };
 
-PlanTreeParams plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
-                                const Tensor& context_lens, const Tensor& block_table,
-                                const OptTensor& slot_mapping, int64_t block_size,
-                                std::optional<int64_t> max_depth, const Tensor& depths,
-                                const Tensor& positions, const Tensor& slots,
-                                const Tensor& ancestors, const Tensor& order, const Tensor& status);
+PlanTreeCall plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
+                              const Tensor& context_lens, const Tensor& block_table,
+                              const OptTensor& slot_mapping, int64_t block_size,
+                              std::optional<int64_t> max_depth, const Tensor& depths,
+                              const Tensor& positions, const Tensor& slots, const Tensor& ancestors,
+                              const Tensor& order, const Tensor& status, const OptTensor& work);
 
 WriteKvParams write_kv_params(const Tensor& k, const Tensor& v, const Tensor& k_cache,
                               const Tensor& v_cache, const Tensor& slot_mapping,
                               const OptTensor& k_scale, const OptTensor& v_scale);
 
-TreeAttentionParams tree_attention_params(
+TreeAttentionCall tree_attention_params(
     const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& block_table, const Tensor& depths,
     const Tensor& slot_mapping, const Tensor& ancestors, const Tensor& order, const Tensor& status,
     int64_t block_size, double sm_scale, std::optional<int64_t> window, double logits_soft_cap,
     const OptTensor& sinks, const OptTensor& alibi_slopes, const OptTensor& k_scale,
-    const OptTensor& v_scale, const Tensor& out, const OptTensor& lse);
+    const OptTensor& v_scale, const Tensor& out, const OptTensor& lse, const OptTensor& work,
+    const OptTensor& workspace, int64_t num_ctas, bool batch_invariant);
 
 AcceptPathCall accept_path_params(
     const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,

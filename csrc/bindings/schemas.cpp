@@ -9,7 +9,7 @@ void define_ops(Library& m) {
       "plan_tree(Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor block_table, "
       "Tensor? slot_mapping, int block_size, int? max_depth, Tensor(a!) depths, "
       "Tensor(b!) positions, Tensor(c!) slots, Tensor(d!) ancestors, Tensor(e!) order, "
-      "Tensor(f!) status) -> ()");
+      "Tensor(f!) status, Tensor(g!)? work) -> ()");
   // Per layer: store the nodes' keys and values, then attend to the prefix and the ancestors.
   m.def(
       "write_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slot_mapping, "
@@ -19,7 +19,8 @@ void define_ops(Library& m) {
       "Tensor context_lens, Tensor block_table, Tensor depths, Tensor slot_mapping, "
       "Tensor ancestors, Tensor order, Tensor status, int block_size, float sm_scale, "
       "int? window, float logits_soft_cap, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, "
-      "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse) -> ()");
+      "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? work, Tensor(d!)? workspace, "
+      "int num_ctas, bool batch_invariant) -> ()");
   // Once per step: choose the path (workspace: [num_nodes, 4] int32 of any content for devices,
   // which without it read the rows one after the other), then bring its keys and values into place
   // in all layers.

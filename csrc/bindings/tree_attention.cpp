@@ -6,13 +6,14 @@
 
 namespace treeattn::bindings {
 
-TreeAttentionParams tree_attention_params(
+TreeAttentionCall tree_attention_params(
     const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& block_table, const Tensor& depths,
     const Tensor& slot_mapping, const Tensor& ancestors, const Tensor& order, const Tensor& status,
     int64_t block_size, double sm_scale, std::optional<int64_t> window, double logits_soft_cap,
     const OptTensor& sinks, const OptTensor& alibi_slopes, const OptTensor& k_scale,
-    const OptTensor& v_scale, const Tensor& out, const OptTensor& lse) {
+    const OptTensor& v_scale, const Tensor& out, const OptTensor& lse, const OptTensor& work,
+    const OptTensor& workspace, int64_t num_ctas, bool batch_invariant) {
   constexpr const char* kOp = "tree_attention";
   Match match(kOp);
   match(q, "q", {"num_nodes", "num_qo_heads", "head_dim"}, kFloatTypes);
@@ -68,37 +69,44 @@ TreeAttentionParams tree_attention_params(
     match.packed_from(*lse, "lse", 0);
   }
 
-  return {
-      .q = q.const_data_ptr(),
-      .out = out.mutable_data_ptr(),
-      .lse = lse ? mutable_data<float>(*lse) : nullptr,
-      .k_pool = k_pool,
-      .v_pool = v_pool,
-      .node_indptr = const_data<int32_t>(node_indptr),
-      .context_lens = const_data<int32_t>(context_lens),
-      .block_table = const_data<int32_t>(block_table),
-      .depths = const_data<int32_t>(depths),
-      .slot_mapping = const_data<int64_t>(slot_mapping),
-      .ancestors = const_data<uint32_t>(ancestors),
-      .order = const_data<int32_t>(order),
-      .status = const_data<int32_t>(status),
-      .sinks = const_data<float>(sinks),
-      .alibi_slopes = const_data<float>(alibi_slopes),
-      .stride_q_node = q.stride(0),
-      .stride_q_head = q.stride(1),
-      .stride_out_node = out.stride(0),
-      .stride_out_head = out.stride(1),
-      .stride_block_table = block_table.stride(0),
-      .num_requests = match.size("num_requests"),
-      .num_nodes = match.size("num_nodes"),
-      .num_words = match.size("num_words"),
-      .max_blocks = match.size("max_blocks"),
-      .num_qo_heads = match.size("num_qo_heads"),
-      .window = static_cast<int>(std::min<int64_t>(window.value_or(0), INT32_MAX)),
-      .sm_scale = static_cast<float>(sm_scale),
-      .logits_soft_cap = static_cast<float>(logits_soft_cap),
-      .dtype = to_dtype(q.scalar_type()),
-  };
+  TREEATTN_CHECK(num_ctas > 0 && num_ctas <= INT32_MAX, kOp, ": num_ctas must be positive, got ",
+                 num_ctas);
+  return {.params =
+              {
+                  .q = q.const_data_ptr(),
+                  .out = out.mutable_data_ptr(),
+                  .lse = lse ? mutable_data<float>(*lse) : nullptr,
+                  .k_pool = k_pool,
+                  .v_pool = v_pool,
+                  .node_indptr = const_data<int32_t>(node_indptr),
+                  .context_lens = const_data<int32_t>(context_lens),
+                  .block_table = const_data<int32_t>(block_table),
+                  .depths = const_data<int32_t>(depths),
+                  .slot_mapping = const_data<int64_t>(slot_mapping),
+                  .ancestors = const_data<uint32_t>(ancestors),
+                  .order = const_data<int32_t>(order),
+                  .status = const_data<int32_t>(status),
+                  .sinks = const_data<float>(sinks),
+                  .alibi_slopes = const_data<float>(alibi_slopes),
+                  .stride_q_node = q.stride(0),
+                  .stride_q_head = q.stride(1),
+                  .stride_out_node = out.stride(0),
+                  .stride_out_head = out.stride(1),
+                  .stride_block_table = block_table.stride(0),
+                  .num_requests = match.size("num_requests"),
+                  .num_nodes = match.size("num_nodes"),
+                  .num_words = match.size("num_words"),
+                  .max_blocks = match.size("max_blocks"),
+                  .num_qo_heads = match.size("num_qo_heads"),
+                  .window = static_cast<int>(std::min<int64_t>(window.value_or(0), INT32_MAX)),
+                  .sm_scale = static_cast<float>(sm_scale),
+                  .logits_soft_cap = static_cast<float>(logits_soft_cap),
+                  .dtype = to_dtype(q.scalar_type()),
+              },
+          .work = scratch_of<int32_t>(match, work, "work", ScalarType::Int),
+          .workspace = scratch_of<float>(match, workspace, "workspace", ScalarType::Float),
+          .num_ctas = static_cast<int>(num_ctas),
+          .batch_invariant = batch_invariant};
 }
 
 }  // namespace treeattn::bindings

@@ -12,15 +12,17 @@ namespace treeattn::cpu::TREEATTN_ISA {
 class Prefetch {
  public:
   Prefetch() = default;
-  // The row pointers are kept by the caller until all rows are fetched.
+  // The row pointers, of V optional, are kept by the caller until all rows are fetched.
   Prefetch(const char* const* k_rows, const char* const* v_rows, int num_rows, int row_bytes,
            int num_calls)
       : rows_(k_rows),
         v_rows_(v_rows),
         num_rows_(num_rows),
         row_bytes_(row_bytes),
-        lines_per_call_((2 * num_rows * ((row_bytes + kLine - 1) / kLine) + num_calls - 1) /
-                        num_calls) {}
+        lines_per_call_(
+            ((v_rows == nullptr ? 1 : 2) * num_rows * ((row_bytes + kLine - 1) / kLine) +
+             num_calls - 1) /
+            num_calls) {}
 
   void advance() {
     for (int i = 0; i < lines_per_call_ && rows_ != nullptr; ++i) {

@@ -102,38 +102,51 @@ class PanelAttention : public PanelRows {
     }
   }
 
+  // The rows of a tile come from far away, and a pool may put all of them into a few sets of the
+  // L2 cache: V is fetched while the first rows are scored, and only then the next tile's K.
   void attend_context(int key, const RowStates& states) {
     load_queries();
     KeyColumns columns, next;
     add_context(columns, key, kTileKeys);
-    const int next_key =
-        key + ((key + kTileKeys) % kChunkKeys != 0 ? kTileKeys
-                                                   : kTileKeys + (kNumStreams - 1) * kChunkKeys);
-    if (is_whole(next_key)) {
-      add_context(next, next_key, kTileKeys);
-    } else {
-      for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
-        add_node(next, tree_.node_at(panel_.first + i), i);
-      }
-    }
-    const int num_calls = (num_rows_ + kRowBlock - 1) / kRowBlock *
-                          (kTileKeys / kPanel + (padded_dim_ + kPanel - 1) / kPanel);
-    Prefetch prefetch(next.rows, next.rows + kTileKeys, next.count,
-                      p_.k_pool.head_dim * element_size(p_.k_pool.dtype), num_calls);
+    Prefetch fetch_values(columns.rows + kTileKeys, nullptr, kTileKeys, row_bytes(),
+                          num_blocks(min_int(rows_per_group_, num_rows_), kTileKeys));
+    Prefetch fetch_next = fetch_after(key, next);
     pack_keys<Step>(columns, p_.k_pool, keys_);
     ValueSteps<Step> steps;
     add_context_steps(steps, columns);
-    pack_values(steps, p_.v_pool, values_);
     for (int row = 0; row < num_rows_; row += rows_per_group_) {
       const int num_rows = min_int(rows_per_group_, num_rows_ - row);
       const RowStates group = states.from_row(row, padded_dim_);
       score_tile<Step>(queries_ + row * padded_dim_, padded_dim_, num_rows, keys_, num_steps(),
-                       kTileKeys, scores_, prefetch);
+                       kTileKeys, scores_, row == 0 ? fetch_values : fetch_next);
       bend_scores(scores_, row, num_rows, key);
       softmax_rows<Step>(scores_, num_rows, kTileKeys, factor_, group, tops_, rescale_);
+      if (row == 0) pack_values(steps, p_.v_pool, values_);
       value_tile<Step>(reinterpret_cast<const Element*>(scores_), num_rows, values_, steps.count,
-                       padded_dim_, rescale_, group.out, prefetch);
+                       padded_dim_, rescale_, group.out, fetch_next);
     }
+  }
+
+  int row_bytes() const { return p_.k_pool.head_dim * element_size(p_.k_pool.dtype); }
+  // Blocks of a product, about.
+  static int num_blocks(int num_rows, int num_columns) {
+    return (num_rows + kRowBlock - 1) / kRowBlock * ((num_columns + kPanel - 1) / kPanel);
+  }
+
+  // Fetches K of the stream's next tile, or, after its last one, K and V of the panel's own nodes.
+  // `next` keeps the pointers.
+  Prefetch fetch_after(int key, KeyColumns& next) const {
+    const bool chunk_ends = (key + kTileKeys) % kChunkKeys == 0;
+    const int next_key = key + kTileKeys + (chunk_ends ? (kNumStreams - 1) * kChunkKeys : 0);
+    const int num_calls = num_blocks(num_rows_, padded_dim_);
+    if (is_whole(next_key)) {
+      add_context(next, next_key, kTileKeys);
+      return {next.rows, nullptr, kTileKeys, row_bytes(), num_calls};
+    }
+    for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
+      add_node(next, tree_.node_at(panel_.first + i), i);
+    }
+    return {next.rows, next.rows + kTileKeys, next.count, row_bytes(), num_calls};
   }
 
   void attend_tree(int first_key, int last_key, const RowStates& states) {

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor
 
 ops = torch.ops.treeattn  # tests put the emulator's ops here
+emulated_ctas = 5  # CTAs that share the work there
 
 
 def runs_on_device(tensor: Tensor) -> bool:
     """Whether kernels of csrc/cuda get this tensor, and the workspaces that they need."""
     return not tensor.is_cpu or ops is not torch.ops.treeattn
+
+
+def num_ctas(tensor: Tensor) -> int:
+    """CTAs that share an op's work where `tensor` lies: two per multiprocessor."""
+    if not tensor.is_cuda:
+        return emulated_ctas
+    return 2 * torch.cuda.get_device_properties(tensor.device).multi_processor_count

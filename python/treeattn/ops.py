@@ -100,6 +100,8 @@ def tree_attention(
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
+    on_device = _namespace.runs_on_device(q)
+    num_ctas = _namespace.num_ctas(q) if on_device else 1
     _library.require()
     _namespace.ops.tree_attention(
         q,
@@ -123,6 +125,10 @@ def tree_attention(
         _scale_tensor(v_scale, v_cache),
         out,
         lse,
+        plan.work,
+        _attention_states(plan, q, num_ctas) if on_device else None,
+        num_ctas,
+        plan.batch_invariant,
     )
     return out if lse is None else (out, lse)
 
@@ -314,6 +320,22 @@ def _remap_workspace(
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
     """Counts beyond int32 switch a filter off, as any count past the vocabulary does."""
     return min(count, 2**31 - 1) if isinstance(count, int) else count
+
+
+def _attention_states(plan: TreePlan, q: Tensor, num_ctas: int) -> Tensor:
+    """Room for partial results, laid out by csrc/cuda/tree_attention: two row tiles per CTA, or,
+    batch invariant, one for every 4096 keys that a row of the table can hold."""
+    count = 2 * num_ctas
+    if plan.batch_invariant:
+        most_keys = plan.block_table.shape[1] * plan.block_size + plan.num_nodes
+        parts = -(-most_keys // 4096)
+        group_size = plan.num_qo_heads // plan.num_kv_heads
+        row_tiles = plan.num_nodes * group_size // 64 + plan.num_requests
+        count = parts * row_tiles * plan.num_kv_heads if parts > 1 else 0
+    head_dim = q.shape[-1]
+    padded_dim = 64 if head_dim <= 64 else 128 if head_dim <= 128 else 256
+    size = 0 if q.dtype == torch.float32 else count * 64 * (padded_dim + 8)
+    return torch.empty(size, dtype=torch.float32, device=q.device)
 
 
 def _scale_tensor(scale: Scale, like: Tensor) -> Tensor | None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +39,7 @@ class TreePlan:
     num_qo_heads: int
     num_kv_heads: int
     batch_invariant: bool
+    work: Tensor | None = None  # what CUDA's attention needs of the plan; one stream at a time
 
     @property
     def num_requests(self) -> int:
@@ -80,26 +83,20 @@ def plan_tree(
         check_index_dtype("plan_tree", "slot_mapping", slot_mapping)
         slot_mapping = slot_mapping.to(torch.int64)
     num_nodes = parents.numel()
-    depths, positions, order = (parents.new_empty(num_nodes) for _ in range(3))
-    slots = torch.empty(num_nodes, dtype=torch.int64, device=parents.device)
-    ancestors = parents.new_empty(num_nodes, _num_words(node_indptr, num_nodes, max_depth))
-    status = torch.empty_like(context_lens)
+    num_words = _num_words(node_indptr, num_nodes, max_depth)
+    inputs = (parents, node_indptr, context_lens, block_table, slot_mapping)
     _library.require()
-    _namespace.ops.plan_tree(
-        parents,
-        node_indptr,
-        context_lens,
-        block_table,
-        slot_mapping,
-        block_size,
-        max_depth,
-        depths,
-        positions,
-        slots,
-        ancestors,
-        order,
-        status,
-    )
+    work = None
+    if _namespace.runs_on_device(parents):
+        if max_depth is None:  # what a device could only report as a status is raised here
+            on_host = [None if x is None else x.cpu() for x in inputs]
+            host_depths = _derive(torch.ops.treeattn, on_host, block_size, None, num_words, None)[0]
+            max_depth = int(host_depths.max()) if num_nodes else 0
+        work = parents.new_empty(
+            _work_size(num_nodes, len(context_lens), num_qo_heads, num_kv_heads)
+        )
+    derived = _derive(_namespace.ops, inputs, block_size, max_depth, num_words, work)
+    depths, positions, slots, ancestors, order, status = derived
     if max_depth is None:
         max_depth = int(depths.max()) if num_nodes else 0
     return TreePlan(
@@ -118,7 +115,35 @@ def plan_tree(
         num_qo_heads=num_qo_heads,
         num_kv_heads=num_kv_heads,
         batch_invariant=batch_invariant,
+        work=work,
     )
+
+
+def _derive(
+    ops: Any,
+    inputs: Sequence[Tensor | None],
+    block_size: int,
+    max_depth: int | None,
+    num_words: int,
+    work: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """depths, positions, slot_mapping, ancestors, order and status, by the op of one device."""
+    parents, _, context_lens, _, _ = inputs
+    assert parents is not None and context_lens is not None
+    num_nodes = parents.numel()
+    depths, positions, order = (parents.new_empty(num_nodes) for _ in range(3))
+    slots = torch.empty(num_nodes, dtype=torch.int64, device=parents.device)
+    ancestors = parents.new_empty(num_nodes, num_words)
+    status = torch.empty_like(context_lens)
+    derived = (depths, positions, slots, ancestors, order, status)
+    ops.plan_tree(*inputs, block_size, max_depth, *derived, work)
+    return derived
+
+
+def _work_size(num_nodes: int, num_requests: int, num_qo_heads: int, num_kv_heads: int) -> int:
+    """Elements of `work`, laid out by csrc/cuda/common/plan_work.h."""
+    row_tiles = num_nodes * (num_qo_heads // num_kv_heads) // 64 + num_requests + 1
+    return num_requests + num_nodes + row_tiles * num_kv_heads
 
 
 def _num_words(node_indptr: Tensor, num_nodes: int, max_depth: int | None) -> int:

@@ -10,6 +10,8 @@ from support.attention import AttentionProblem, live_slots
 from support.logical import attend, random_request, same_bits
 from treeattn.plan import TreePlan
 
+MACHINES = "host"
+
 BLOCK_SIZE = 16
 PARENTS = [-1, 0, 0, 1, 2]
 CONTEXTS = (0, 13, 77, 128)  # 13: 18 rows of two blocks are live; 77 and 128 fill whole tiles first

@@ -12,6 +12,8 @@ import treeattn
 from support.logical import Request, attend, lay_out, per_request, random_request, same_bits
 from support.trees import random_parents
 
+MACHINES = "host"
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 

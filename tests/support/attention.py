@@ -37,6 +37,7 @@ class AttentionCase:
     head_dim: int = 64
     dtype: torch.dtype = torch.float32
     seed: int = 0
+    batch_invariant: bool = False  # on CUDA; elsewhere always
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -67,6 +68,7 @@ class AttentionCase:
             block_size=self.block_size,
             num_qo_heads=self.num_qo_heads,
             num_kv_heads=self.num_kv_heads,
+            batch_invariant=self.batch_invariant,
         )
         num_blocks = int(table[table < 2**30].max() if table.numel() else 0) + 2
         shape = (num_blocks, self.block_size, self.num_kv_heads, self.head_dim)
@@ -105,3 +107,7 @@ def assert_rows_close(actual: Tensor, expected: Tensor, tolerance: float) -> Non
         where = [int(i) for i in torch.unravel_index(torch.tensor(worst), error.shape)]
         assert error.max() <= tolerance, f"{error.max():.3g} > {tolerance:.3g} at {where}"
         assert error.norm() <= tolerance * expected.norm(), "relative norm"
+
+
+def rows_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))

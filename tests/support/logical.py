@@ -55,6 +55,7 @@ def lay_out(
     poison: float = float("nan"),
     capacity: int | None = None,
     max_depth: int | None = None,
+    batch_invariant: bool = False,
 ) -> AttentionProblem:
     """Shuffled blocks; every slot that no request owns holds `poison`, every spare table entry an
     impossible block. Rows from the last request to `capacity` belong to nobody."""
@@ -70,6 +71,7 @@ def lay_out(
         num_qo_heads=requests[0].q.shape[1],
         num_kv_heads=requests[0].k.shape[1],
         max_depth=max_depth,
+        batch_invariant=batch_invariant,
     )
     spare = len(parents) - sum(len(r.q) for r in requests)
     q = torch.cat(

@@ -6,9 +6,9 @@
 // The CPU ops: values are checked in full, then torch's threads run the kernel.
 namespace treeattn::bindings {
 
-void run_on_cpu(const PlanTreeParams& p);
+void run_on_cpu(const PlanTreeCall& call);
 void run_on_cpu(const WriteKvParams& p);
-void run_on_cpu(const TreeAttentionParams& p);
+void run_on_cpu(const TreeAttentionCall& call);
 void run_on_cpu(const AcceptPathCall& call);
 void run_on_cpu(const RemapKvCall& call);
 void run_on_cpu(const MergeStatesParams& p);

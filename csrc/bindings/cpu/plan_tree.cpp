@@ -6,7 +6,8 @@
 
 namespace treeattn::bindings {
 
-void run_on_cpu(const PlanTreeParams& p) {
+void run_on_cpu(const PlanTreeCall& call) {
+  const PlanTreeParams& p = call.params;
   constexpr int64_t kRequestsPerTask = 64;
   cpu::check_plan_tree(p);
   parallel_for(p.num_requests, kRequestsPerTask, [&p](int64_t begin, int64_t end) {

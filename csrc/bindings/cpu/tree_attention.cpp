@@ -26,7 +26,8 @@ class AlignedFloats {
 
 }  // namespace
 
-void run_on_cpu(const TreeAttentionParams& p) {
+void run_on_cpu(const TreeAttentionCall& call) {
+  const TreeAttentionParams& p = call.params;
   cpu::check_tree_attention(p);
   cpu::AttentionSchedule schedule(p, torch::stable::get_num_threads());
   const AlignedFloats states(schedule.states_size());

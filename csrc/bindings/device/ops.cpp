@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "bindings/device/on_device.h"
+#include "bindings/device/run.h"
 #include "bindings/params.h"
 #include "cuda/accept_path/accept_path.h"
 #include "cuda/merge_states/merge_states.h"
@@ -51,6 +52,8 @@ void implement(Library& library, const char* op) {
 }  // namespace
 
 void implement_device_ops(Library& library) {
+  implement<&plan_tree_params, &run_plan_tree>(library, "plan_tree");
+  implement<&tree_attention_params, &run_tree_attention>(library, "tree_attention");
   implement<&write_kv_params, &cuda::write_kv>(library, "write_kv");
   implement<&accept_path_params, &accept_path>(library, "accept_path");
   implement<&remap_kv_params, &remap_kv>(library, "remap_kv");

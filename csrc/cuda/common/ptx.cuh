@@ -25,6 +25,14 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The thread's number, and what follows from it, computed where it stands: the compiler does not
+// carry addresses that only a rare phase needs through the loop that needs every register.
+__device__ __forceinline__ int thread_here() {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  return thread;
+}
+
 // For tests on the host emulator; nothing here.
 __device__ __forceinline__ void count(Counter, int64_t = 1) {}
 

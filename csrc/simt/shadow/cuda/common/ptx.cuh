@@ -21,6 +21,8 @@ using simt::Site;
 
 inline char* shared_memory() { return simt::shared_memory(); }
 
+inline int thread_here() { return static_cast<int>(threadIdx.x); }
+
 inline void count(Counter counter, int64_t amount = 1) {
   simt::counters.named[static_cast<int>(counter)] += amount;
 }
