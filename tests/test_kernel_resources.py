@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -203,26 +204,34 @@ __global__ __launch_bounds__(1024, 2) void greedy_kernel(float* x) {
   for (int i = 0; i < 64; ++i) x[(63 - i) * 1024 + threadIdx.x] = v[i] * v[(i + 7) % 64];
 }
 __global__ void plain_kernel(float4* x) { x[threadIdx.x + 1] = __ldg(x); }
+__global__ void shared_kernel(float* x) {
+  __shared__ float y[32];
+  y[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = y[31 - threadIdx.x];
+}
 """
 
 
-def test_compiled_kernels_are_read_as_ptxas_reports_them(tmp_path: Path) -> None:
-    nvcc, _ = build_options.find_nvcc({"PATH": "/usr/bin:/usr/local/bin"})
+@pytest.mark.parametrize("arch", ["80", "90"])
+def test_compiled_kernels_are_read_as_ptxas_reports_them(arch: str, tmp_path: Path) -> None:
+    nvcc, _ = build_options.find_nvcc(os.environ)
     cuobjdump = cubins.find_cuobjdump()
     if nvcc is None or cuobjdump is None:
         pytest.skip(f"no nvcc, or no cuobjdump: pip install {cubins.WHEELS}")
     source, compiled = tmp_path / "k.cu", tmp_path / "k.o"
     source.write_text(SPILLING)
-    command = [nvcc, "-arch=sm_80", "-Xptxas=-v", "-c", "-o", compiled, source]
+    command = [nvcc, f"-arch=sm_{arch}", "-Xptxas=-v", "-c", "-o", compiled, source]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     greedy = said[said.index("greedy_kernel") :]
     numbers = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", greedy)
     assert numbers is not None and int(numbers[2]) > 0, said
-    code = cubins.read_code(compiled, cuobjdump)
-    assert set(code) == {("greedy_kernel", "80"), ("plain_kernel", "80")}
-    spilling, plain = code["greedy_kernel", "80"], code["plain_kernel", "80"]
+    code = {name: of for (name, _), of in cubins.read_code(compiled, cuobjdump).items()}
+    assert set(code) == {"greedy_kernel", "plain_kernel", "shared_kernel"}
+    spilling, plain = code["greedy_kernel"], code["plain_kernel"]
     assert (spilling.local_bytes, spilling.spill_bytes) == (int(numbers[1]), int(numbers[2]))
     assert spilling.registers == 32 and spilling.instructions["BAR"] == 1
     assert spilling.instructions["LDG"] == 64 and spilling.instructions["LDL"] > 0
     assert (plain.local_bytes, plain.spill_bytes, plain.instructions["STL"]) == (0, 0, 0)
     assert plain.instructions["LDG.128"] == plain.instructions["LDG"] == 1
+    assert (plain.shared_bytes, code["shared_kernel"].shared_bytes) == (0, 128)

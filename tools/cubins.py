@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from occupancy import RESERVED_SHARED_BYTES
+
 WHEELS = "nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
 # Instructions worth a column: tensor core, shared memory to registers, global to shared memory,
 # global loads and those of 16 bytes, local memory, special functions, barriers.
@@ -143,5 +145,12 @@ def read_code(library: Path, cuobjdump: str) -> dict[tuple[str, str], Code]:
     code = {}
     for symbol, arch, (registers, stack, shared, local) in used:
         counts, spilled = mixes[symbol, arch]
-        code[names[symbol], arch] = Code(registers, shared, stack + local, spilled, counts)
+        code[names[symbol], arch] = Code(
+            registers, static_shared_bytes(arch, shared), stack + local, spilled, counts
+        )
     return code
+
+
+def static_shared_bytes(arch: str, shown: int) -> int:
+    """What a kernel declares: from sm_90 on, cuobjdump adds the system's part to it."""
+    return shown - RESERVED_SHARED_BYTES if int(arch.rstrip("af")) >= 90 and shown else shown
