@@ -286,3 +286,71 @@ def test_errors(breach: Breach) -> None:
     plan_tree(**arguments)
     with pytest.raises(ValueError, match=f"plan_tree: .*({breach.message})"):
         plan_tree(**{**arguments, **breach.change(arguments)})
+
+
+STATUS_CASES: list[tuple[str, dict[str, Any], list[int]]] = [
+    ("ok", {}, [0, 0, 3]),
+    ("second_root", {"parents": (2, -1)}, [4, 0, 3]),
+    ("parent_after", {"parents": (1, 2)}, [4, 0, 3]),
+    ("parent_huge", {"parents": (4, 2**31 - 1)}, [0, 4, 3]),
+    ("first_parent", {"parents": (3, 0)}, [0, 4, 3]),
+    ("indptr_start", {"node_indptr": (0, 1)}, [4, 4, 4]),
+    ("indptr_decreases", {"node_indptr": (1, 9)}, [4, 4, 4]),
+    ("indptr_long", {"node_indptr": (2, 100)}, [0, 4, 4]),
+    ("context_negative", {"context_lens": (0, -1)}, [4, 0, 3]),
+    ("context_huge", {"context_lens": (1, 2**31 - 1)}, [0, 4, 3]),
+    ("table_short", {"context_lens": (1, 11)}, [0, 4, 3]),
+    ("table_negative", {"block_table": ((0, 1), -1)}, [4, 0, 3]),
+    ("too_deep", {"max_depth": 1}, [4, 0, 3]),
+    ("slot_negative", {"slot_mapping": [50, 51, -1, 53, 54]}, [4, 0, 3]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "status"), STATUS_CASES, ids=[c[0] for c in STATUS_CASES]
+)
+def test_what_only_the_device_sees(
+    name: str, change: dict[str, Any], status: list[int], machine: str, device: str
+) -> None:
+    """With max_depth nothing is read back: a bad request gets status 4 and cleared rows."""
+    if machine == "cpu":
+        pytest.skip("the CPU raises")
+    parents, node_indptr = pack_parents([[-1, 0, 1], [-1, 0], []], capacity=8)
+    good: dict[str, Any] = {
+        "parents": parents,
+        "node_indptr": node_indptr,
+        "context_lens": torch.tensor([5, 2, 0], dtype=torch.int32),
+        "block_table": torch.tensor([[4, 9, -1], [6, UNUSED_ENTRY, -1], [-1] * 3]).int(),
+        "block_size": 4,
+        "max_depth": 5,
+    }
+    bad = dict(good)
+    for key, value in change.items():
+        if isinstance(value, tuple):
+            bad[key] = bad[key].clone()
+            bad[key][value[0]] = value[1]
+        else:
+            bad[key] = torch.tensor(value + [-1] * 3) if isinstance(value, list) else value
+    on_device = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in bad.items()}
+    got, want = plan(on_device), reference.plan_tree(**good)
+    assert got.status.tolist() == status
+    rows = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])  # owner; 2: nobody
+    for row, owner in enumerate(rows.tolist()):
+        alive = status[owner] == 0
+        assert got.slot_mapping[row] >= 0 if alive else got.slot_mapping[row] == -1
+        for field in ("depths", "positions", "order", "ancestors"):
+            value = getattr(got, field)[row].cpu()
+            expected = getattr(want, field)[row]
+            assert torch.equal(value, expected if alive else torch.zeros_like(value)), field
+
+
+@pytest.mark.parametrize("branching", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("num_nodes", [2047, 2048, 2049, 4100])
+def test_large_trees(num_nodes: int, branching: float, machine: str, device: str) -> None:
+    """Around the size up to which CUDA orders a tree in parallel."""
+    if branching == 0.0 and num_nodes > 2049:
+        pytest.skip("the oracle takes long for a deep one")
+    case = Case("", (num_nodes, 3), (10, 5), block_size=16, branching=branching)
+    got, want = plan(case.make(device)), reference.plan_tree(**case.make())
+    for field in DERIVED[:-1]:
+        assert torch.equal(getattr(got, field).cpu(), getattr(want, field)), field

@@ -15,6 +15,8 @@ from support.logical import Request, attend, lay_out, per_request, random_reques
 from support.trees import random_parents
 from torch import Tensor
 
+MACHINES = "one_order"
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 CONTEXTS = (0, 1, 63, 64, 65, 200)
 
@@ -29,7 +31,7 @@ def requests(dtype: torch.dtype) -> Iterator[Request]:
 
 
 def alone(request: Request, block_size: int = 16, seed: int = 0) -> tuple[Tensor, Tensor]:
-    return attend(lay_out([request], block_size, seed=seed))
+    return attend(lay_out([request], block_size, seed=seed, batch_invariant=True))
 
 
 def assert_same_rows(
@@ -58,8 +60,10 @@ def test_block_size(dtype: torch.dtype, cpu_isa: str) -> None:
 
 
 @DTYPES
-def test_more_branches(dtype: torch.dtype, cpu_isa: str) -> None:
+def test_more_branches(dtype: torch.dtype, machine: str, cpu_isa: str) -> None:
     """Nodes appended to a tree, anywhere in it, leave the rows that were there alone."""
+    if machine != "cpu" and dtype != torch.float32:
+        pytest.skip("tensor cores add up a tree's keys in the order of its row tile")
     for request in requests(dtype):
         expected = alone(request)
         for count in (1, 40):
@@ -88,13 +92,15 @@ def test_batch_mates(dtype: torch.dtype, cpu_isa: str) -> None:
         ]
         for place in (0, 2, 3):
             batch = [*mates[:place], request, *mates[place:]]
-            x = lay_out(batch, 16, seed=place)
+            x = lay_out(batch, 16, seed=place, batch_invariant=True)
             out, lse = (per_request(x, rows)[place] for rows in attend(x))
             assert_same_rows((out, lse), expected, request)
 
 
 @DTYPES
-def test_number_of_threads(dtype: torch.dtype, cpu_isa: str) -> None:
+def test_number_of_threads(dtype: torch.dtype, machine: str, cpu_isa: str) -> None:
+    if machine != "cpu":
+        pytest.skip("threads are the CPU's")
     threads = torch.get_num_threads()
     try:
         for request in requests(dtype):

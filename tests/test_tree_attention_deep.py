@@ -14,6 +14,8 @@ from support.attention import live_slots
 from support.logical import Request, attend, lay_out, random_request, same_bits
 from torch import Tensor
 
+MACHINES = "one_order"
+
 TILE = 64
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 # Tiles begin at depths that are even or odd, with context keys in the first one or without.
@@ -79,8 +81,10 @@ def assert_value_reaches_who_sees_it(
 @CONTEXTS
 @pytest.mark.parametrize("window", [None, 100])
 def test_row_equals_decoding_its_path(
-    dtype: torch.dtype, context_len: int, window: int | None, cpu_isa: str
+    dtype: torch.dtype, context_len: int, window: int | None, machine: str, cpu_isa: str
 ) -> None:
+    if machine != "cpu" and dtype != torch.float32:
+        pytest.skip("tensor cores add up a tree's keys in the order of its row tile")
     x = deep_request(dtype, context_len)
     out, lse = attend(lay_out([x], 16), window=window)
     alone = []

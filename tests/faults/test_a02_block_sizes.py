@@ -10,6 +10,8 @@ import treeattn
 from support.accepted import accepted_path
 from support.logical import Request, attend, lay_out, random_request, same_bits
 
+MACHINES = "one_order"
+
 PARENTS = [-1, 0, 0, 1, 1, 2, 2, 6, 6]
 CONTEXT_LEN = 7
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -10,7 +10,7 @@ from support.attention import AttentionProblem, live_slots
 from support.logical import attend, random_request, same_bits
 from treeattn.plan import TreePlan
 
-MACHINES = "host"
+MACHINES = "one_order"
 
 BLOCK_SIZE = 16
 PARENTS = [-1, 0, 0, 1, 2]

@@ -6,7 +6,6 @@ The pools are address space without memory behind it: only the touched pages com
 
 from __future__ import annotations
 
-import mmap
 import sys
 
 import pytest
@@ -16,6 +15,7 @@ from support.acceptance import plan_of
 from support.accepted import accepted_path
 from support.attention import live_slots
 from support.logical import Request, random_request, same_bits
+from support.wide import untouched_memory
 from torch import Tensor
 
 MACHINES = "host"
@@ -24,19 +24,13 @@ BLOCK_ELEMENTS = BLOCK_SIZE * NUM_HEADS * HEAD_DIM  # 32768
 PARENTS = [-1, 0, 0, 1, 2, 4]
 CONTEXT_LEN = 6
 PATH = [0, 2, 4, 5]
-NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's mmap")
 
 
 def untouched_pool(num_blocks: int, dtype: torch.dtype) -> Tensor:
-    size = num_blocks * BLOCK_ELEMENTS * dtype.itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
-    try:
-        memory = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
-    except OSError as error:
-        pytest.skip(f"no address space of {size} bytes here: {error}")
-    return memory.view(dtype).view(num_blocks, BLOCK_SIZE, NUM_HEADS, HEAD_DIM)
+    rows = untouched_memory(num_blocks * BLOCK_ELEMENTS, dtype)
+    return rows.view(num_blocks, BLOCK_SIZE, NUM_HEADS, HEAD_DIM)
 
 
 def step(

@@ -14,6 +14,8 @@ from support.attention import AttentionCase, AttentionProblem
 from support.logical import same_bits
 from torch import Tensor
 
+MACHINES = "one_order"
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 

@@ -79,7 +79,6 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
           (logits.window > 0 && t * kTileKeys <= lowest_max_position - logits.window);
       if (thread == 0) count(Counter::kTiles);
       if (masked) {
-        if (thread == 0) count(Counter::kMaskedTiles);
         attend_tile<Traits, kFew, true>(s, stage, s.keys[at], keys_of(t), state, queries, rows,
                                         logits);
       } else {

@@ -144,6 +144,7 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
   uint32_t seen = ~0u;
   uint64_t bad_values = 0;
   if constexpr (kMasked) {
+    if (queries.thread == 0) count(Counter::kMaskedTiles);
     seen = chunks_seen(table, rows, queries.thread % 32);
     bad_values = find_bad_values<Traits>(s, stage, num_keys);
   }
