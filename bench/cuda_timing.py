@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,6 +17,8 @@ SAMPLES = 15
 SAMPLE_US = 1000.0  # a sample replays the graph until it lasts this long
 COLD_FACTOR = 4  # what the calls take turns over exceeds L2 this often
 MAX_SETS = 64
+
+_cuda: Any = torch.cuda  # some of its classes have no types
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def calls_of(sets: int) -> int:
 class _Graph:
     def __init__(self, turns: Turns) -> None:
         self.calls = calls_of(turns.sets)
-        stream = torch.cuda.Stream()
+        stream = _cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for i in range(min(2, turns.sets)):
@@ -54,13 +57,13 @@ class _Graph:
         self.repeats = max(1, min(1000, round(SAMPLE_US / max(1.0, self._us(1)))))
 
     def _us(self, times: int) -> float:
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, stop = (_cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(times):
             self.graph.replay()
         stop.record()
         stop.synchronize()
-        return 1e3 * start.elapsed_time(stop)
+        return 1e3 * float(start.elapsed_time(stop))
 
     def sample(self) -> float:
         """Microseconds of one call."""

@@ -107,7 +107,7 @@ if [ -n "$missing" ]; then
   failed=1
   say "FAIL build: cannot find$missing"
 else
-  phase build 240 bash -c configure_and_build && built=1
+  phase build 200 bash -c configure_and_build && built=1
 fi
 
 # A build of an earlier call will do for the rest when this one failed half-way.
@@ -117,12 +117,20 @@ has() {
 export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
 
 if [ "$built" -eq 1 ]; then
-  phase pytest 150 "$python" -m pytest -q -m cuda -p no:cacheprovider --maxfail=20
+  phase pytest 120 "$python" -m pytest -q -m cuda -p no:cacheprovider --maxfail=20
 else
   skip pytest "the build failed"
 fi
 
 sanitizer="$(find_tool compute-sanitizer)" || sanitizer=""
+# Seconds of a program under the sanitizer, and alone. All limits together stay below 10 minutes.
+sanitizer_limit() {
+  if [ "$1" = attention ]; then echo 30; else echo 10; fi
+}
+micro_limit() {
+  if [ "$1" = attention ]; then echo 30; else echo 15; fi
+}
+
 for tool in memcheck racecheck; do
   for op in plan accept remap attention; do
     name="$tool-$op"
@@ -131,7 +139,7 @@ for tool in memcheck racecheck; do
     elif ! has "$op"; then
       skip "$name" "micro_${op}_cuda is not built"
     else
-      phase "$name" 25 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+      phase "$name" "$(sanitizer_limit "$op")" "$sanitizer" --tool "$tool" --error-exitcode 9 \
         "$build/micro_${op}_cuda" --check-only
     fi
   done
@@ -139,7 +147,7 @@ done
 
 for op in plan accept remap attention; do
   if has "$op"; then
-    phase "micro-$op" 40 "$build/micro_${op}_cuda" --quick --json "$out/micro_$op.json"
+    phase "micro-$op" "$(micro_limit "$op")" "$build/micro_${op}_cuda" --quick --json "$out/micro_$op.json"
   else
     skip "micro-$op" "it is not built"
   fi
@@ -148,7 +156,7 @@ done
 if [ "$built" -eq 1 ]; then
   report=()
   "$python" -c 'import matplotlib' 2> /dev/null && report=(--report "$out/report")
-  phase bench 100 "$python" -m bench.gpu --quick --micro "$build" --json "$out/bench.json" \
+  phase bench 80 "$python" -m bench.gpu --quick --micro "$build" --json "$out/bench.json" \
     "${report[@]}"
 else
   skip bench "the build failed"
