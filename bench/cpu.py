@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from treeattn.cli.progress import progress
@@ -94,18 +94,22 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument(
         "--items",
-        type=_items,
+        type=items_argument(ITEMS),
         default=list(ITEMS),
         help=f"comma-separated, of {','.join(ITEMS)} (default: all)",
     )
     parser.add_argument("--quick", action="store_true", help="few cases, under 50 s")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="calibration, rows and goals")
-    parser.add_argument("--report", type=_folder, metavar="DIR", help="Markdown, CSV and plots")
+    parser.add_argument(
+        "--json", type=file_argument, metavar="FILE", help="calibration, rows and goals"
+    )
+    parser.add_argument(
+        "--report", type=folder_argument, metavar="DIR", help="Markdown, CSV and plots"
+    )
     return parser.parse_args(argv)
 
 
 # Paths are tried before anything is measured: a run of minutes must not end without its numbers.
-def _file(text: str) -> Path:
+def file_argument(text: str) -> Path:
     try:
         with open(text, "a"):
             return Path(text)
@@ -113,7 +117,7 @@ def _file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"must be a file that can be written: {error}") from error
 
 
-def _folder(text: str) -> Path:
+def folder_argument(text: str) -> Path:
     try:
         Path(text).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -123,12 +127,18 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _items(text: str) -> list[str]:
-    chosen = [word.strip().upper() for word in text.replace(" ", ",").split(",") if word.strip()]
-    unknown = [item for item in chosen if item not in ITEMS]
-    if unknown or not chosen:
-        raise argparse.ArgumentTypeError(f"must be of {', '.join(ITEMS)}, got {text!r}")
-    return chosen
+def items_argument(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads comma-separated items, each of which must be known."""
+
+    def items(text: str) -> list[str]:
+        chosen = [word.strip().upper() for word in text.replace(" ", ",").split(",")]
+        chosen = [word for word in chosen if word]
+        unknown = [item for item in chosen if item not in known]
+        if unknown or not chosen:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, got {text!r}")
+        return chosen
+
+    return items
 
 
 if __name__ == "__main__":

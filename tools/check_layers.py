@@ -49,6 +49,7 @@ LAYERS = {
     "csrc/bindings/device": Layer(("treeattn/", "bindings/", "cuda/", "simt/machine.h"), _TORCH),
     "csrc/host": Layer(("treeattn/", "host/"), ("pybind11/",)),
     "bench/micro": Layer(("treeattn/", "cpu/", "micro/")),
+    "bench/micro/cuda": Layer(("treeattn/", "cpu/", "cuda/", "micro/"), ("cuda_runtime.h",)),
 }
 
 # Python: a module may import ours from its own row and the rows above it.
