@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -47,30 +47,11 @@ def module() -> ModuleType | None:
     return loaded
 
 
-OPS = ("plan_tree", "write_kv", "tree_attention", "accept_path", "remap_kv", "merge_states")
-
-
-def _kernels_or_cpu() -> SimpleNamespace:
-    """The emulator's ops; the CPU's where there is no kernel yet."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return SimpleNamespace(
-        **{
-            name: getattr(
-                torch.ops.treeattn_simt
-                if has_kernel(f"treeattn_simt::{name}", "CPU")
-                else torch.ops.treeattn,
-                name,
-            )
-            for name in OPS
-        }
-    )
-
-
 def use(patch: pytest.MonkeyPatch, order: str) -> None:
     """Let treeattn's ops run on the emulator, in one order, until the patch is undone."""
     if module() is None:
         pytest.skip(MISSING)
-    patch.setattr(_namespace, "ops", _kernels_or_cpu())
+    patch.setattr(_namespace, "ops", torch.ops.treeattn_simt)
     patch.setenv("TREEATTN_SIMT_ORDER", order)
 
 
