@@ -39,7 +39,7 @@ def emulator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a workspace only the rows on the walk can be read."""
-    monkeypatch.setattr(ops._namespace, "runs_on_device", lambda _: False)
+    monkeypatch.setattr(ops, "_rows_workspace", lambda logits, plan: None)
 
 
 def counted(

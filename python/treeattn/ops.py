@@ -190,9 +190,7 @@ def accept_path(
     logprobs = (
         logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
-    workspace = (
-        plan.parents.new_empty(plan.num_nodes, 4) if _namespace.runs_on_device(logits) else None
-    )
+    workspace = _rows_workspace(logits, plan)
     if rule == "greedy":
         temperature = top_k = top_p = min_p = seeds = None
     else:
@@ -296,6 +294,13 @@ def _check_plan_heads(plan: TreePlan, q: Tensor, k_cache: Tensor) -> None:
             "tree_attention: num_qo_heads of q and num_kv_heads of k_cache must be the plan's, "
             f"{plan.num_qo_heads} and {plan.num_kv_heads}, got {heads[0]} and {heads[1]}"
         )
+
+
+def _rows_workspace(logits: Tensor, plan: TreePlan) -> Tensor | None:
+    """What each row comes to, for devices; without it they read only the rows on the walk."""
+    if not _namespace.runs_on_device(logits):
+        return None
+    return plan.parents.new_empty(plan.num_nodes, 4)
 
 
 def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | None:
