@@ -43,8 +43,8 @@ def test_opcheck_plan_tree(device: str) -> None:
     written = [torch.empty_like(t) for t in (plan.depths, plan.positions, plan.slot_mapping)]
     written += [torch.empty_like(t) for t in (plan.ancestors, plan.order, plan.status)]
     inputs = plan.parents, plan.node_indptr, plan.context_lens, plan.block_table
-    opcheck("plan_tree", *inputs, None, 4, None, *written)
-    opcheck("plan_tree", *inputs, plan.slot_mapping, 4, plan.max_depth, *written)
+    opcheck("plan_tree", *inputs, None, 4, None, *written, None)
+    opcheck("plan_tree", *inputs, plan.slot_mapping, 4, plan.max_depth, *written, None)
 
 
 def test_opcheck_write_kv(device: str) -> None:
@@ -66,7 +66,7 @@ def test_opcheck_tree_attention(with_options: bool, device: str) -> None:
     opcheck(
         "tree_attention",
         *(x.q, x.k_cache, x.v_cache, *plan, p.order, p.status, 4, 0.125),
-        *(*options, None, None, torch.empty_like(x.q), lse),
+        *(*options, None, None, torch.empty_like(x.q), lse, None, None, 0, False),
     )
 
 
