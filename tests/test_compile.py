@@ -66,7 +66,7 @@ def test_opcheck_tree_attention(with_options: bool, device: str) -> None:
     opcheck(
         "tree_attention",
         *(x.q, x.k_cache, x.v_cache, *plan, p.order, p.status, 4, 0.125),
-        *(*options, None, None, torch.empty_like(x.q), lse, None, None, 0, False),
+        *(*options, None, None, torch.empty_like(x.q), lse, None, None, 1, False),
     )
 
 
