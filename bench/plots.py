@@ -67,7 +67,8 @@ def _panels(rows: Sequence[Row]) -> dict[str, list[Row]]:
             "C2": f"n = {p['n']}",
             "C3": f"ctx {p['ctx']}",
         }[row.item]
-        panels[f"{p['model']}, {place}, {p['dtype']}, {p['threads']} threads"].append(row)
+        machine = f"{p['threads']} threads" if "threads" in p else f"batch {p['batch']}"
+        panels[f"{p['model']}, {place}, {p['dtype']}, {machine}"].append(row)
     return {title: panel for title, panel in panels.items() if len(panel) > 1}
 
 

@@ -15,7 +15,7 @@ from bench.goals import Goal
 from bench.memory import Memory
 from bench.row import Row
 
-_HEADER = (
+HEADER = (
     *("item", "case", "ours us", "p20", "p80", "n", "floor us", "/floor"),
     *("best peer", "peer us", "peer/ours", "gather us", "other load", "valid"),
 )
@@ -36,7 +36,7 @@ def as_json(
 
 def text(calibration: Calibration, rows: Sequence[Row], goals: Sequence[Goal]) -> str:
     """What the terminal shows."""
-    parts = [*_ceilings(calibration), "", _plain(_HEADER, [_cells(row) for row in rows])]
+    parts = [*_ceilings(calibration), "", plain(HEADER, [cells(row) for row in rows])]
     invalid = sum(not row.valid for row in rows)
     if invalid:
         parts.append(
@@ -48,7 +48,7 @@ def text(calibration: Calibration, rows: Sequence[Row], goals: Sequence[Goal]) -
     numbers = derived.summary(rows)
     if numbers:
         parts += ["", *(f"{name}: {value:.3g}" for name, value in numbers.items())]
-    return "\n".join([*parts, "", _plain(_GOAL_HEADER, _goal_cells(goals))])
+    return "\n".join([*parts, "", plain(_GOAL_HEADER, _goal_cells(goals))])
 
 
 def write(
@@ -84,16 +84,16 @@ def markdown(
 ) -> str:
     """`pictures`: file names beside the report; `missing`: why there are none."""
     parts = ["# CPU benchmarks", "", *(f"- {line}" for line in _ceilings(calibration))]
-    parts += ["", "## Goals", "", _table(_GOAL_HEADER, _goal_cells(goals))]
+    parts += ["", "## Goals", "", table(_GOAL_HEADER, _goal_cells(goals))]
     numbers = derived.summary(rows)
     if numbers:
         parts += ["", "## Slopes and ratios", ""]
-        parts.append(_table(("what", "value"), [(k, f"{v:.3g}") for k, v in numbers.items()]))
+        parts.append(table(("what", "value"), [(k, f"{v:.3g}") for k, v in numbers.items()]))
     for picture in pictures:
         parts += ["", f"![{picture.removesuffix('.png').replace('-', ' ')}]({picture})"]
     if missing:
         parts += ["", missing]
-    parts += ["", "## Rows", "", _table(_HEADER, [_cells(row) for row in rows])]
+    parts += ["", "## Rows", "", table(HEADER, [cells(row) for row in rows])]
     reasons = sorted({f"{peer}: {why}" for row in rows for peer, why in row.skipped.items()})
     if reasons:
         parts += ["", "## Peers that were left out", "", *(f"- {reason}" for reason in reasons)]
@@ -122,7 +122,7 @@ def _ceilings(calibration: Calibration) -> list[str]:
     return lines
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row) -> tuple[str, ...]:
     return (
         row.item,
         row.case,
@@ -162,7 +162,7 @@ def number(value: float | None) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-def _plain(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def plain(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     table = [tuple(header), *map(tuple, rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     return "\n".join(
@@ -171,6 +171,6 @@ def _plain(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

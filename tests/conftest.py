@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -22,18 +23,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     A file whose ops all have CUDA kernels says so by `MACHINES = "all"`, or `"host"` where its
     tensors lie in host memory, or `"one_order"` where besides one order of threads is enough; else
-    the CPU runs it. A test that takes `cpu_isa` runs on the CPU once per instruction set.
+    the CPU runs it. A test that takes `cpu_isa` runs on the CPU once per instruction set. A test
+    that only uses the fixture leaves its tensors on the host too.
     """
     if "machine" not in metafunc.fixturenames:
         return
     which = getattr(metafunc.module, "MACHINES", "cpu")
+    asks = {"machine", "device"} & set(inspect.signature(metafunc.function).parameters)
     cpu = [f"cpu-{isa}" for isa in CPU_ISAS] if "cpu_isa" in metafunc.fixturenames else ["cpu"]
     num_orders = {"cpu": 0, "one_order": 1}.get(which, len(EMULATED))
-    metafunc.parametrize(
-        "machine",
-        [*cpu, *EMULATED[:num_orders], *([ON_GPU] if which == "all" else [])],
-        indirect=True,
-    )
+    on_gpu = [ON_GPU] if which == "all" and asks else []
+    metafunc.parametrize("machine", [*cpu, *EMULATED[:num_orders], *on_gpu], indirect=True)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from support.acceptance import (
     INTEGER_FIELDS,
     allowed_mask,
     assert_same,
+    on,
     one_hot_logits,
     plan_of,
     random_allowed,
@@ -35,6 +36,8 @@ class Case:
         return self.name
 
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 CASES = [
     *(
@@ -56,24 +59,27 @@ CASES = [
 ]
 
 
-def check_against_oracle(case: Case) -> None:
-    rng = random.Random(case.name)
+def check_against_oracle(case: Case, machine: str = "cpu", device: str = "cpu") -> None:
+    rng = random.Random(case.name + ("" if machine == "cpu" else machine))
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    for repeat in range(case.repeats):
+    # The emulator is slow; its three orders see other problems.
+    for repeat in range(case.repeats if machine == "cpu" else -(-case.repeats // 10)):
         logits, tokens, plan = random_problem(rng, generator, case.vocab_size, case.dtype)
         options = {"rule": case.rule, "return_logprobs": rng.random() < 0.3}
         if case.rule == "target":
             options |= random_sampling(rng, generator, plan, case.vocab_size)
         if case.masked:
             options["allowed"] = random_allowed(rng, plan.num_nodes, case.vocab_size)
-        got = accept_path(logits, tokens, plan, **options)
+        got = accept_path(
+            on(device, logits), on(device, tokens), on(device, plan), **on(device, options)
+        )
         want = reference.accept_path(logits, tokens, plan, **options)
         assert_same(got, want, f"{case}[{repeat}]")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_accept_path(case: Case, device: str) -> None:
-    check_against_oracle(case)
+def test_accept_path(case: Case, request: pytest.FixtureRequest, device: str) -> None:
+    check_against_oracle(case, request.node.callspec.params["machine"], device)
 
 
 def test_every_instruction_set(cpu_isa: str) -> None:
@@ -197,24 +203,27 @@ def test_filters(logits: list[float], filters: dict[str, float], kept: set[int])
     assert kept_ids(logits, **filters) == kept
 
 
-def test_frequencies_follow_the_filtered_law() -> None:
-    """Chi-square over 40,000 seeded draws."""
-    count, logits = 40_000, torch.tensor([0.3, 1.1, -0.4, 0.9, -2.0, 0.0])
+def test_frequencies_follow_the_filtered_law(machine: str, device: str) -> None:
+    """Chi-square over 40,000 seeded draws; 1,500 where every thread is emulated."""
+    count, logits = (
+        1_500 if machine == "simt" else 40_000,
+        torch.tensor([0.3, 1.1, -0.4, 0.9, -2.0, 0.0]),
+    )
     plan = plan_of([[-1]] * count)
     options = {"temperature": 0.7, "top_k": 5, "min_p": 0.05}
     got = accept_path(
-        logits.expand(count, 6).contiguous(),
-        torch.zeros(count, dtype=torch.int32),
-        plan,
+        on(device, logits.expand(count, 6).contiguous()),
+        on(device, torch.zeros(count, dtype=torch.int32)),
+        on(device, plan),
         rule="target",
-        seeds=torch.arange(count),
+        seeds=on(device, torch.arange(count)),
         **options,
     )
     law = (logits.double() / 0.7).softmax(0)
     law[4] = 0.0
     law = torch.where(law >= 0.05 * law.max(), law, 0.0)
     expected = law / law.sum() * count
-    observed = got.next_tokens.bincount(minlength=6).double()
+    observed = got.next_tokens.cpu().bincount(minlength=6).double()
     live = expected > 0
     assert observed[~live].sum() == 0
     chi_square = ((observed - expected)[live] ** 2 / expected[live]).sum()

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,10 +146,50 @@ def test_nothing_is_written_before_an_error() -> None:
         torch.tensor([1.0, -1.0]), None, None, None, VALID["seeds"], None, None,
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"temperature\[1\]"):
-        torch.ops.treeattn.accept_path(*arguments, *outputs, None)
+        torch.ops.treeattn.accept_path(*arguments, *outputs, None, None)
     assert all(bool((output == 77).all()) for output in outputs)
 
 
 def test_rule_greedy_ignores_sampling_parameters() -> None:
     got = accept_path(VALID["logits"], VALID["tokens"], PLAN, temperature=-1.0, top_p=0.0)
     assert got.status.tolist() == [0, 0]
+
+
+OUT_OF_MEMORY = """
+import resource
+import torch
+from support.acceptance import plan_of
+from treeattn.ops import accept_path
+
+torch.set_num_threads(2)
+
+def accept(logits, trees):
+    tokens = torch.zeros(len(logits), dtype=torch.int32)
+    accept_path(logits, tokens, plan_of(trees), rule="target", seeds=1, top_p=0.5)
+
+for trees in ([[-1], [-1]], [[-1, 0]]):  # a request per thread; rows of one request per thread
+    accept(torch.zeros(2, 100_000), trees)  # starts the threads
+big = torch.zeros(2, 1 << 24, dtype=torch.bfloat16)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20),) * 2)
+for trees in ([[-1], [-1]], [[-1, 0]]):
+    try:
+        accept(big, trees)
+    except MemoryError:
+        print("MemoryError")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_a_worker_without_memory_raises() -> None:
+    """Its scratch is 64 MiB here, four times what is left."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["MemoryError", "MemoryError"]

@@ -9,18 +9,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.acceptance import INTEGER_FIELDS, assert_same, plan_of, random_allowed
+from support.acceptance import INTEGER_FIELDS, assert_same, on, plan_of, random_allowed
 from torch import Tensor
 from treeattn import reference
 from treeattn.ops import AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 VOCAB = 33_001  # a row of any dtype is worth a thread, and ends within every piece and vector
 
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"{n}_threads")
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+def threads(request: pytest.FixtureRequest, machine: str) -> Iterator[int]:
+    if machine != "cpu" and request.param > 1:
+        pytest.skip("torch's threads are the CPU's")
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -59,7 +63,7 @@ def test_every_walk(dtype: torch.dtype, threads: int, device: str) -> None:
         plan = plan_of([parents], [number])
         logits, tokens = walked(plan, walk, generator, dtype)
         for options in ({}, {"rule": "target", "seeds": 3}, {"return_logprobs": True}):
-            got = accept_path(logits.to(device), tokens.to(device), plan, **options)
+            got = accept_path(logits.to(device), tokens.to(device), on(device, plan), **options)
             assert_same(got, reference.accept_path(logits, tokens, plan, **options), walk)
             assert got.path[0, : len(walk)].tolist() == walk
             assert got.num_accepted.tolist() == [len(walk) - 1]
@@ -72,7 +76,7 @@ def test_a_bad_row_ends_the_walk_where_it_stands(bad: float, threads: int, devic
     for depth in range(12):
         logits, tokens = walked(plan, list(range(12)), generator, FP32)
         logits[depth, VOCAB - 1 - depth] = bad
-        got = accept_path(logits.to(device), tokens.to(device), plan)
+        got = accept_path(logits.to(device), tokens.to(device), on(device, plan))
         assert got.status.tolist() == [1]
         assert got.next_tokens.tolist() == [-1]
         assert got.path[0].tolist() == [*range(depth + 1), *[-1] * (11 - depth)]
@@ -84,7 +88,7 @@ def test_the_walk_ends_at_the_depth_of_the_plan(threads: int, device: str) -> No
     plan = plan_of([[-1, 0, 1]])
     logits, tokens = walked(plan, [0, 1, 2], generator, FP32)
     logits[2] = torch.nan
-    got = accept_path(logits.to(device), tokens.to(device), replace(plan, max_depth=1))
+    got = accept_path(logits.to(device), tokens.to(device), on(device, replace(plan, max_depth=1)))
     assert got.path.tolist() == [[0, 1]]
     assert got.next_tokens.tolist() == [int(tokens[2])]
     assert got.status.tolist() == [0]
@@ -98,7 +102,7 @@ def bits_of(accepted: AcceptedPath) -> list[Tensor]:
     ]
 
 
-def test_threads_and_batch_mates_never_change_a_request(device: str) -> None:
+def test_threads_and_batch_mates_never_change_a_request() -> None:
     """Bitwise: alone or in a batch, on one thread or several."""
     rng, generator = random.Random(3), torch.Generator().manual_seed(3)
     trees = [CHAIN, TREE, [-1], TREE]
@@ -247,7 +251,7 @@ def check_filters(vocab_size: int, dtype: torch.dtype, *, masked: bool = False) 
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16], ids=str)
-def test_filters_of_a_large_vocabulary(dtype: torch.dtype, device: str) -> None:
+def test_filters_of_a_large_vocabulary(dtype: torch.dtype) -> None:
     check_filters(20_011, dtype)
 
 

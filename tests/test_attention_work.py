@@ -111,6 +111,13 @@ def test_chain_work_is_causal() -> None:
     assert mma / MMA_PER_CHUNK <= 0.53 * dense
 
 
+def test_no_bank_conflicts() -> None:
+    """The eight rows that one ldmatrix reads lie in different banks: queries, K and V."""
+    counts = counted([request(random_parents(random.Random(0), 33), 300)])
+    assert counts["ldmatrix"] > 0
+    assert counts["ldmatrix_conflicts"] == 0
+
+
 def batch(dtype: torch.dtype, head_dim: int) -> list[Request]:
     """Few rows and many, no context and a long one, an inactive request."""
     shapes = ((7, 900), (70, 130), (0, 9), (1, 0), (33, 511), (3, 64))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,14 @@ def test_progress_is_quiet_without_a_terminal(capsys: pytest.CaptureFixture[str]
         advance("one")
         advance("two")
     assert capsys.readouterr() == ("", "")
+
+
+def test_progress_logs_where_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(2, log=True) as advance:
+        advance("one")
+        advance("two")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "[1/2] one" and re.fullmatch(r"\[2/2\] two \(about \d+ s left\)", second)
 
 
 class Terminal(io.StringIO):

@@ -43,8 +43,8 @@ def test_opcheck_plan_tree(device: str) -> None:
     written = [torch.empty_like(t) for t in (plan.depths, plan.positions, plan.slot_mapping)]
     written += [torch.empty_like(t) for t in (plan.ancestors, plan.order, plan.status)]
     inputs = plan.parents, plan.node_indptr, plan.context_lens, plan.block_table
-    opcheck("plan_tree", *inputs, None, 4, None, *written)
-    opcheck("plan_tree", *inputs, plan.slot_mapping, 4, plan.max_depth, *written)
+    opcheck("plan_tree", *inputs, None, 4, None, *written, None)
+    opcheck("plan_tree", *inputs, plan.slot_mapping, 4, plan.max_depth, *written, None)
 
 
 def test_opcheck_write_kv(device: str) -> None:
@@ -66,7 +66,7 @@ def test_opcheck_tree_attention(with_options: bool, device: str) -> None:
     opcheck(
         "tree_attention",
         *(x.q, x.k_cache, x.v_cache, *plan, p.order, p.status, 4, 0.125),
-        *(*options, None, None, torch.empty_like(x.q), lse),
+        *(*options, None, None, torch.empty_like(x.q), lse, None, None, 1, False),
     )
 
 
@@ -77,10 +77,10 @@ def test_opcheck_accept_path(device: str) -> None:
     plan = p.parents, p.node_indptr, p.context_lens, p.depths, p.status, p.max_depth
     written = out.path, out.num_accepted, out.next_tokens, out.status, out.emitted
     nothing = [None] * 7
-    opcheck("accept_path", logits, tokens, *plan, 0, *nothing, *written, None)
+    opcheck("accept_path", logits, tokens, *plan, 0, *nothing, *written, None, None)
     half, seeds = torch.full((2,), 0.5), torch.tensor([1, 2])
     sampled = half, None, half, half, seeds, None, None
-    opcheck("accept_path", logits, tokens, *plan, 1, *sampled, *written, out.path.float())
+    opcheck("accept_path", logits, tokens, *plan, 1, *sampled, *written, out.path.float(), None)
 
 
 def test_opcheck_remap_kv(device: str) -> None:
@@ -90,9 +90,9 @@ def test_opcheck_remap_kv(device: str) -> None:
     rest = p.slot_mapping, out.path, out.num_accepted, out.status, 4, torch.empty_like(out.status)
     plan = p.node_indptr, p.context_lens, p.block_table
     pools = [x.k_cache, x.k_cache.clone()], [x.v_cache, x.v_cache.clone()]
-    opcheck("remap_kv", *pools, [], [], *plan, *rest)
+    opcheck("remap_kv", *pools, [], [], *plan, *rest, None)
     stacked = [torch.stack(pools[0])], [torch.stack(pools[1])]
-    opcheck("remap_kv", *stacked, [], [], *plan, *rest)
+    opcheck("remap_kv", *stacked, [], [], *plan, *rest, None)
 
 
 def test_opcheck_merge_states(device: str) -> None:

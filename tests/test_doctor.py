@@ -215,6 +215,7 @@ def test_old_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ("8.0", (9, 0), False),
         ("8.0+PTX", (12, 1), True),
         ("8.0;9.0+PTX", (8, 6), True),
+        ("8.0 9.0+PTX", (8, 6), True),  # as the module keeps it
         ("9.0+PTX", (8, 6), False),
         ("9.0a", (9, 0), True),
         ("10.0a+PTX", (10, 3), False),

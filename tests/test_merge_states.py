@@ -62,6 +62,16 @@ def test_strided_states_equal_packed_copies(device: str) -> None:
     assert torch.equal(got[0], wanted[0]) and torch.equal(got[1], wanted[1])
 
 
+def test_more_heads_than_a_grid_has_rows(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outs = torch.randn(2, 1, 65537, 1, generator=generator).to(device)
+    lses = torch.randn(2, 1, 65537, generator=generator).to(device)
+    out, lse = treeattn.merge_states(outs[0], lses[0], outs[1], lses[1])
+    expected, expected_lse = reference.merge_states(outs[0], lses[0], outs[1], lses[1])
+    assert (out.double() - expected).abs().max() <= TOLERANCE[torch.float32]
+    assert (lse.double() - expected_lse).abs().max() <= 1e-5
+
+
 BAD_CALLS = [
     ("out_b must have shape", 2, torch.zeros(300, 5, 8)),
     ("lse_a must be float32", 1, torch.zeros(300, 5, dtype=torch.float64)),

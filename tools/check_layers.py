@@ -40,7 +40,8 @@ LAYERS = {
     "csrc/cuda": Layer(("treeattn/", "cuda/"), ("cuda_runtime.h",)),
     # Takes the place of the CUDA runtime and of ptx.cuh, and knows of no kernel.
     "csrc/simt": Layer(
-        ("treeattn/", "simt/", "cuda/common/"), ("cuda_runtime.h", "sys/mman.h", "sanitizer/")
+        ("treeattn/", "simt/", "cuda/common/"),
+        ("cuda_runtime.h", "dlfcn.h", "sys/mman.h", "sanitizer/"),
     ),
     "csrc/bindings": Layer(("treeattn/", "bindings/"), _TORCH),
     "csrc/bindings/cpu": Layer(("treeattn/", "bindings/", "cpu/"), _TORCH),
@@ -48,6 +49,7 @@ LAYERS = {
     "csrc/bindings/device": Layer(("treeattn/", "bindings/", "cuda/", "simt/machine.h"), _TORCH),
     "csrc/host": Layer(("treeattn/", "host/"), ("pybind11/",)),
     "bench/micro": Layer(("treeattn/", "cpu/", "micro/")),
+    "bench/micro/cuda": Layer(("treeattn/", "cpu/", "cuda/", "micro/"), ("cuda_runtime.h",)),
 }
 
 # Python: a module may import ours from its own row and the rows above it.

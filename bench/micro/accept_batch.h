@@ -28,16 +28,17 @@ struct AcceptBatch {
   std::vector<int64_t> next_tokens, emitted;
   std::vector<float> logprobs;  // empty: not asked for
   int num_requests = 0;
-  int max_depth = 0;
+  int max_depth;
 
+  // `depth`: max_depth as the caller gives it, unless a tree is deeper.
   AcceptBatch(const AcceptSettings& how, const std::vector<Parents>& trees,
-              std::vector<int32_t> node_tokens)
-      : settings(how), tokens(std::move(node_tokens)), node_indptr{0} {
+              std::vector<int32_t> node_tokens, int depth = 0)
+      : settings(how), tokens(std::move(node_tokens)), node_indptr{0}, max_depth(depth) {
     for (const Parents& tree : trees) {
       parents.insert(parents.end(), tree.begin(), tree.end());
-      for (const int depth : node_depths(tree)) {
-        depths.push_back(depth);
-        max_depth = std::max(max_depth, depth);
+      for (const int node_depth : node_depths(tree)) {
+        depths.push_back(node_depth);
+        max_depth = std::max(max_depth, node_depth);
       }
       node_indptr.push_back(static_cast<int32_t>(parents.size()));
     }

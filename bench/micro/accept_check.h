@@ -91,9 +91,14 @@ class AcceptCheckCase {
     batch_.back().logprobs.resize(batch_.back().emitted.size());
   }
 
+  AcceptBatch& batch() { return batch_.back(); }
+  const Elements& logits() const { return logits_; }
+  const std::vector<float>& uniforms() const { return uniforms_; }
+  AcceptPathParams params() { return batch().params(logits_, vocab_size_, uniforms_); }
+
   void run(Check& check, const std::string& name) {
-    AcceptBatch& batch = batch_.back();
-    call_accept_path(batch.params(logits_, vocab_size_, uniforms_));
+    const AcceptBatch& batch = batch_.back();
+    call_accept_path(params());
     for (int b = 0; b < batch.num_requests; ++b) compare_walk(check, batch, b, name);
     check.end_case();
   }
@@ -175,7 +180,9 @@ class AcceptCheckCase {
   std::vector<AcceptBatch> batch_;  // exactly one, made last
 };
 
-inline void check_accept(Check& check) {
+// Calls visit(case, its name) for every rule and filter on some vocabularies and both dtypes.
+template <class Visit>
+void for_each_accept_case(Visit&& visit) {
   const std::vector<AcceptSettings> all_settings{
       {},
       {.rule = AcceptRule::kTarget},
@@ -191,15 +198,20 @@ inline void check_accept(Check& check) {
     for (const int vocab_size : {33, 1000, 4099}) {
       for (const AcceptSettings& settings : all_settings) {
         AcceptCheckCase test(dtype, vocab_size, settings, ++seed);
-        for (const cpu::Isa isa : supported_isas()) {
-          use_isa(isa);
-          test.run(check, std::string(cpu::isa_name(isa)) + " " + dtype_name(dtype) + " vocab " +
-                              std::to_string(vocab_size) + " setting " +
-                              std::to_string(&settings - all_settings.data()));
-        }
+        visit(test, std::string(dtype_name(dtype)) + " vocab " + std::to_string(vocab_size) +
+                        " setting " + std::to_string(&settings - all_settings.data()));
       }
     }
   }
+}
+
+inline void check_accept(Check& check) {
+  for_each_accept_case([&](AcceptCheckCase& test, const std::string& name) {
+    for (const cpu::Isa isa : supported_isas()) {
+      use_isa(isa);
+      test.run(check, std::string(cpu::isa_name(isa)) + " " + name);
+    }
+  });
 }
 
 }  // namespace treeattn::micro

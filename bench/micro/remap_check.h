@@ -96,8 +96,9 @@ inline void compare_tables(Check& check, const RemapBatch& batch, const BlockTab
   }
 }
 
-inline void check_remap_case(Check& check, Workers& workers, PathKind kind, int block_size,
-                             DType dtype, int threads, const std::string& name) {
+// Three requests over layers of two shapes, every slot filled. The same arguments make the same
+// batch.
+inline RemapBatch remap_check_batch(PathKind kind, int block_size, DType dtype) {
   constexpr int kNodes = 48;
   const std::vector<int32_t> context_lens{5, 32, 0};
   Random random(block_size + 100 * static_cast<int>(kind));
@@ -117,9 +118,17 @@ inline void check_remap_case(Check& check, Workers& workers, PathKind kind, int 
       std::swap(slots[i], slots[random.below(static_cast<int>(i) + 1)]);
     }
   }
-  std::vector<std::vector<double>> before;
   for (Pool& pool : batch.pools) {
     for (int64_t slot = 0; slot < pool.num_slots(); ++slot) pool.fill_row(slot, random);
+  }
+  return batch;
+}
+
+inline void check_remap_case(Check& check, Workers& workers, PathKind kind, int block_size,
+                             DType dtype, int threads, const std::string& name) {
+  RemapBatch batch = remap_check_batch(kind, block_size, dtype);
+  std::vector<std::vector<double>> before;
+  for (const Pool& pool : batch.pools) {
     std::vector<double>& values = before.emplace_back();
     for (int64_t i = 0; i < pool.elements().size(); ++i) values.push_back(pool.elements().get(i));
   }

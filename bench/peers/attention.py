@@ -149,6 +149,7 @@ def _eager_packed(x: _Inputs) -> Peer:
 def _flex(x: _Inputs) -> Peer:
     """FlexAttention through torch.compile, the ancestor mask as its mask_mod."""
     import torch._dynamo
+    from torch._dynamo.exc import TorchDynamoException
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     seen, ctx = x.problem.visible(), x.problem.case.ctx
@@ -157,12 +158,12 @@ def _flex(x: _Inputs) -> Peer:
     def visible(b: Tensor, h: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return (key < ctx) | seen[row, (key - ctx).clamp(0, n - 1)]
 
+    torch._dynamo.reset()  # every shape is compiled by itself
+    mask = create_block_mask(visible, 1, 1, n, x.problem.num_keys, device="cpu")
+    compiled = torch.compile(flex_attention, fullgraph=True)
     try:
-        torch._dynamo.reset()  # every shape is compiled by itself
-        mask = create_block_mask(visible, 1, 1, n, x.problem.num_keys, device="cpu")
-        compiled = torch.compile(flex_attention, fullgraph=True)
         compiled(x.q, *x.caches[0], block_mask=mask, enable_gqa=True)
-    except Exception as error:
+    except TorchDynamoException as error:  # of the backend too: no compiler, no kernel for this CPU
         raise Unavailable(
             f"torch.compile failed: {type(error).__name__}: {str(error).strip()[:200]}"
         ) from error

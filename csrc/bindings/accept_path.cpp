@@ -15,14 +15,14 @@ PerRequest<T> per_request(Match& match, const OptTensor& t, const char* name, Sc
 
 }  // namespace
 
-AcceptPathParams accept_path_params(
+AcceptPathCall accept_path_params(
     const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& depths, const Tensor& plan_status, int64_t max_depth,
     int64_t rule, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
     const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
     const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
     const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
-    const OptTensor& logprobs) {
+    const OptTensor& logprobs, const OptTensor& workspace) {
   Match match("accept_path");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape,
@@ -63,8 +63,9 @@ AcceptPathParams accept_path_params(
   if (logprobs) {
     packed(*logprobs, "logprobs", {"num_requests", "max_depth + 1"}, {ScalarType::Float});
   }
+  if (workspace) packed(*workspace, "workspace", {"num_nodes", "4"}, {kInt});
   const OptTensor none;  // rule greedy ignores every sampling parameter
-  return {
+  const AcceptPathParams params{
       .logits = logits.const_data_ptr(),
       .tokens = tokens.const_data_ptr(),
       .parents = const_data<int32_t>(parents),
@@ -96,6 +97,7 @@ AcceptPathParams accept_path_params(
       .dtype = to_dtype(logits.scalar_type()),
       .wide_tokens = tokens.scalar_type() == kLong,
   };
+  return {.params = params, .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
 }
 
 }  // namespace treeattn::bindings

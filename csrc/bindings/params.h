@@ -47,10 +47,17 @@ Scratch<T> scratch_of(Match& match, const OptTensor& t, const char* name, Scalar
   return {mutable_data<T>(*t), t->size(0)};
 }
 
+// What only devices need lies beside the params.
+struct AcceptPathCall {
+  AcceptPathParams params;
+  int32_t* workspace;  // or nullptr
+};
+
 // The planes that `params` points to live here.
 struct RemapKvCall {
   std::vector<RemapPlane> planes;
   RemapKvParams params;
+  int32_t* workspace;  // or nullptr
 };
 
 PlanTreeCall plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
@@ -73,14 +80,14 @@ TreeAttentionCall tree_attention_params(
     const OptTensor& v_scale, const Tensor& out, const OptTensor& lse, const OptTensor& work,
     const OptTensor& workspace, int64_t num_ctas, bool batch_invariant);
 
-AcceptPathParams accept_path_params(
+AcceptPathCall accept_path_params(
     const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& depths, const Tensor& plan_status, int64_t max_depth,
     int64_t rule, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
     const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
     const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
     const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
-    const OptTensor& logprobs);
+    const OptTensor& logprobs, const OptTensor& workspace);
 
 RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const std::vector<Tensor>& v_caches,
@@ -89,7 +96,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const Tensor& context_lens, const Tensor& block_table,
                             const Tensor& slot_mapping, const Tensor& path,
                             const Tensor& num_accepted, const Tensor& status, int64_t block_size,
-                            const Tensor& moved);
+                            const Tensor& moved, const OptTensor& workspace);
 
 MergeStatesParams merge_states_params(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
                                       const Tensor& lse_b, const Tensor& out, const Tensor& lse);

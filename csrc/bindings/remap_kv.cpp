@@ -129,7 +129,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const Tensor& context_lens, const Tensor& block_table,
                             const Tensor& slot_mapping, const Tensor& path,
                             const Tensor& num_accepted, const Tensor& status, int64_t block_size,
-                            const Tensor& moved) {
+                            const Tensor& moved, const OptTensor& workspace) {
   Match match("remap_kv");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape, ScalarType dtype) {
@@ -160,7 +160,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
       .slot_mapping = const_data<int64_t>(slot_mapping),
       .path = const_data<int32_t>(path),
       .num_accepted = const_data<int32_t>(num_accepted),
-      .status = const_data<int32_t>(status),
+      .status = mutable_data<int32_t>(status),
       .block_table = mutable_data<int32_t>(block_table),
       .moved = mutable_data<int32_t>(moved),
       .stride_block_table = block_table.stride(0),
@@ -173,7 +173,16 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
       .num_blocks = match.size("num_blocks"),
       .block_size = match.size("block_size"),
   };
-  return {.planes = std::move(planes), .params = params};  // moving keeps the data in place
+  if (workspace) {
+    packed(*workspace, "workspace", {"workspace size"}, ScalarType::Int);
+    const int64_t least =
+        remap_kv_workspace_size(params.num_requests, params.path_width, params.num_blocks);
+    TREEATTN_CHECK(workspace->size(0) >= least, "remap_kv: workspace must hold ", least,
+                   " values, got ", workspace->size(0));
+  }
+  return {.planes = std::move(planes),  // moving keeps the data in place
+          .params = params,
+          .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
 }
 
 }  // namespace treeattn::bindings

@@ -21,19 +21,21 @@ void define_ops(Library& m) {
       "int? window, float logits_soft_cap, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, "
       "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? work, Tensor(d!)? workspace, "
       "int num_ctas, bool batch_invariant) -> ()");
-  // Once per step: choose the path, then bring its keys and values into place in all layers.
+  // Once per step: choose the path (workspace: [num_nodes, 4] int32 of any content for devices,
+  // which without it read the rows one after the other), then bring its keys and values into place
+  // in all layers.
   m.def(
       "accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr, "
       "Tensor context_lens, Tensor depths, Tensor plan_status, int max_depth, int rule, "
       "Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? seeds, "
       "Tensor? allowed, Tensor? uniforms, Tensor(a!) path, Tensor(b!) num_accepted, "
-      "Tensor(c!) next_tokens, Tensor(d!) status, Tensor(e!) emitted, Tensor(f!)? logprobs) "
-      "-> ()");
+      "Tensor(c!) next_tokens, Tensor(d!) status, Tensor(e!) emitted, Tensor(f!)? logprobs, "
+      "Tensor(g!)? workspace) -> ()");
   m.def(
       "remap_kv(Tensor(a!)[] k_caches, Tensor(b!)[] v_caches, Tensor(c!)[] k_scales, "
       "Tensor(d!)[] v_scales, Tensor node_indptr, Tensor context_lens, Tensor(e!) block_table, "
-      "Tensor slot_mapping, Tensor path, Tensor num_accepted, Tensor status, int block_size, "
-      "Tensor(f!) moved) -> ()");
+      "Tensor slot_mapping, Tensor path, Tensor num_accepted, Tensor(f!) status, int block_size, "
+      "Tensor(g!) moved, Tensor(h!)? workspace) -> ()");
   // Combine two attention results over disjoint key sets.
   m.def(
       "merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor(a!) out, "

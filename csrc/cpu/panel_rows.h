@@ -116,27 +116,44 @@ class PanelRows {
     }
   }
 
-  void write_rows(const RowStates& states) {
+  // Writes the row's lse. Returns what the sum of its weighted V must be multiplied with.
+  float finish_row(int row, const RowStates& states) {
     const float v_scale =
         p_.v_pool.scale ? p_.v_pool.scale[panel_.kv_head * p_.v_pool.stride_scale] : 1.0f;
+    const int head = qo_head(row);
+    float sum = reduce_add(load(states.sums + row * Vec::kLanes));
+    float top = states.maxima[row] * factor_ * kLn2, rescale = 1.0f;
+    if (p_.sinks != nullptr) {
+      const float sink = p_.sinks[head];
+      const float new_top = __builtin_fmaxf(top, sink);
+      rescale = __builtin_expf(top - new_top);
+      sum = sum * rescale + __builtin_expf(sink - new_top);
+      top = new_top;
+    }
+    if (p_.lse != nullptr) {
+      p_.lse[node_of(row) * p_.num_qo_heads + head] = top + __builtin_logf(sum);
+    }
+    return rescale * v_scale / sum;
+  }
+
+  int64_t node_of(int row) const {
+    return tree_.begin + tree_.node_at(panel_.first + row / group_);
+  }
+
+  // values: the row's weighted sum of V
+  void write_row(int row, const float* values, const RowStates& states) {
+    const float factor = finish_row(row, states);
+    with_element(p_.dtype, [&](auto element) {
+      using T = decltype(element);
+      store_row(static_cast<T*>(p_.out) + node_of(row) * p_.stride_out_node +
+                    qo_head(row) * p_.stride_out_head,
+                values, p_.k_pool.head_dim, factor);
+    });
+  }
+
+  void write_rows(const RowStates& states) {
     for (int row = 0; row < num_rows_; ++row) {
-      const int head = qo_head(row);
-      float sum = reduce_add(load(states.sums + row * Vec::kLanes));
-      float top = states.maxima[row] * factor_ * kLn2, rescale = 1.0f;
-      if (p_.sinks != nullptr) {
-        const float sink = p_.sinks[head];
-        const float new_top = __builtin_fmaxf(top, sink);
-        rescale = __builtin_expf(top - new_top);
-        sum = sum * rescale + __builtin_expf(sink - new_top);
-        top = new_top;
-      }
-      const int64_t node = tree_.begin + tree_.node_at(panel_.first + row / group_);
-      if (p_.lse != nullptr) p_.lse[node * p_.num_qo_heads + head] = top + __builtin_logf(sum);
-      with_element(p_.dtype, [&](auto element) {
-        using T = decltype(element);
-        store_row(static_cast<T*>(p_.out) + node * p_.stride_out_node + head * p_.stride_out_head,
-                  states.out + row * padded_dim_, p_.k_pool.head_dim, rescale * v_scale / sum);
-      });
+      write_row(row, states.out + row * padded_dim_, states);
     }
   }
 

@@ -108,17 +108,37 @@ inline void score_path(const QueryRows& queries, int num_rows, const PathKeys& p
   });
 }
 
-// out[r] = out[r] * rescale[r] + sum over keys of weights[r][k] * values[k]
-template <class T, int kRows, int kVecs>
+// Where value_path finds what rows have gathered before, and leaves the sum.
+// Rows that gather more later: out[r] * rescale[r] becomes the sum.
+struct GatheredRows {
+  float* out;
+  int stride;
+  const float* rescale;
+
+  GatheredRows from_row(int row) const { return {out + row * stride, stride, rescale + row}; }
+  Vec begin(int r, int d) const { return load(out + r * stride + d) * broadcast(rescale[r]); }
+  void finish(int r, int d, Vec sum) const { store(out + r * stride + d, sum); }
+};
+
+// Rows that have gathered nothing.
+struct FreshRows {
+  float* out;
+  int stride;
+
+  FreshRows from_row(int row) const { return {out + row * stride, stride}; }
+  Vec begin(int, int) const { return broadcast(0.0f); }
+  void finish(int r, int d, Vec sum) const { store(out + r * stride + d, sum); }
+};
+
+// rows[r] = what r has gathered + sum over keys of weights[r][k] * values[k]
+template <class T, int kRows, int kVecs, class Rows>
 inline void value_path_block(const float* weights, const PathKeys& path, int first_dim,
-                             const float* rescale, float* out, int padded_dim) {
+                             const Rows& rows) {
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) {
-      sum[r][c] = load(out + r * padded_dim + c * Vec::kLanes) * broadcast(rescale[r]);
-    }
+    for (int c = 0; c < kVecs; ++c) sum[r][c] = rows.begin(r, first_dim + c * Vec::kLanes);
   }
   for (int k = 0; k < path.count; ++k) {
     const T* v = reinterpret_cast<const T*>(path.v_rows[k]) + first_dim;
@@ -135,44 +155,41 @@ inline void value_path_block(const float* weights, const PathKeys& path, int fir
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) store(out + r * padded_dim + c * Vec::kLanes, sum[r][c]);
+    for (int c = 0; c < kVecs; ++c) rows.finish(r, first_dim + c * Vec::kLanes, sum[r][c]);
   }
 }
 
 // The columns past the last whole vector, zeros after head_dim.
-template <class T>
+template <class T, class Rows>
 inline void value_path_rest(const float* weights, int num_rows, const PathKeys& path, int first_dim,
-                            int count, const float* rescale, float* out, int padded_dim) {
+                            int count, const Rows& rows) {
   for (int r = 0; r < num_rows; ++r) {
-    Vec sum = load(out + r * padded_dim) * broadcast(rescale[r]);
+    Vec sum = rows.begin(r, first_dim);
     for (int k = 0; k < path.count; ++k) {
       const Vec v = load_partial(reinterpret_cast<const T*>(path.v_rows[k]) + first_dim, count);
       sum = fma(broadcast(weights[r * kTileKeys + k]), v, sum);
     }
-    store(out + r * padded_dim, sum);
+    rows.finish(r, first_dim, sum);
   }
 }
 
-template <class T>
+template <class T, class Rows>
 inline void value_path(const float* weights, int num_rows, const PathKeys& path, int head_dim,
-                       const float* rescale, float* out, int padded_dim) {
+                       const Rows& all_rows) {
   const int num_vecs = head_dim / Vec::kLanes;
   const int rest = head_dim % Vec::kLanes;
-  for_each_path_rows(num_rows, [&](int row, auto rows) {
-    constexpr int kRows = decltype(rows)::value;
+  for_each_path_rows(num_rows, [&](int row, auto row_count) {
+    constexpr int kRows = decltype(row_count)::value;
     constexpr int kVecs = path_vecs(kRows);
     const float* w = weights + row * kTileKeys;
-    float* const o = out + row * padded_dim;
+    const Rows rows = all_rows.from_row(row);
     for (int vec = 0; vec < num_vecs; vec += kVecs) {
-      const int d = vec * Vec::kLanes;
       const int count = num_vecs - vec < kVecs ? num_vecs - vec : kVecs;
       with_count<kVecs>(count, [&](auto vecs) {
-        value_path_block<T, kRows, decltype(vecs)::value>(w, path, d, rescale + row, o + d,
-                                                          padded_dim);
+        value_path_block<T, kRows, decltype(vecs)::value>(w, path, vec * Vec::kLanes, rows);
       });
     }
-    const int d = num_vecs * Vec::kLanes;
-    if (rest > 0) value_path_rest<T>(w, kRows, path, d, rest, rescale + row, o + d, padded_dim);
+    if (rest > 0) value_path_rest<T>(w, kRows, path, num_vecs * Vec::kLanes, rest, rows);
   });
 }
 

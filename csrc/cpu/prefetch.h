@@ -7,33 +7,39 @@
 
 namespace treeattn::cpu::TREEATTN_ISA {
 
-// Spreads the cache lines of some rows over `num_calls` calls of advance(): asked for all at once
-// they would fill the load queue and hold up the products they should hide behind.
+// Spreads the cache lines of some K and V rows over `num_calls` calls of advance(): asked for all
+// at once they would fill the load queue and hold up the products they should hide behind.
 class Prefetch {
  public:
   Prefetch() = default;
-  // rows: pointers to `num_rows` rows of `row_bytes`, kept by the caller until all are fetched.
-  Prefetch(const char* const* rows, int num_rows, int row_bytes, int num_calls)
-      : rows_(rows),
+  // The row pointers, of V optional, are kept by the caller until all rows are fetched.
+  Prefetch(const char* const* k_rows, const char* const* v_rows, int num_rows, int row_bytes,
+           int num_calls)
+      : rows_(k_rows),
+        v_rows_(v_rows),
         num_rows_(num_rows),
         row_bytes_(row_bytes),
-        lines_per_call_((num_rows * ((row_bytes + kLine - 1) / kLine) + num_calls - 1) /
-                        num_calls) {}
+        lines_per_call_(
+            ((v_rows == nullptr ? 1 : 2) * num_rows * ((row_bytes + kLine - 1) / kLine) +
+             num_calls - 1) /
+            num_calls) {}
 
   void advance() {
-    for (int i = 0; i < lines_per_call_ && row_ < num_rows_; ++i) {
+    for (int i = 0; i < lines_per_call_ && rows_ != nullptr; ++i) {
       __builtin_prefetch(rows_[row_] + offset_, 0, 2);
       offset_ += kLine;
-      if (offset_ >= row_bytes_) {
-        offset_ = 0;
-        ++row_;
-      }
+      if (offset_ < row_bytes_) continue;
+      offset_ = 0;
+      if (++row_ < num_rows_) continue;
+      row_ = 0;
+      rows_ = rows_ == v_rows_ ? nullptr : v_rows_;
     }
   }
 
  private:
   static constexpr int kLine = 64;
-  const char* const* rows_ = nullptr;
+  const char* const* rows_ = nullptr;  // of K, then of V, then none
+  const char* const* v_rows_ = nullptr;
   int num_rows_ = 0, row_bytes_ = 0, lines_per_call_ = 0;
   int row_ = 0, offset_ = 0;
 };

@@ -31,7 +31,8 @@ struct RowKept {
 // dtype that logits may have. A weight of nullptr stands for 1 everywhere. Sums add up at most a
 // few thousand floats each; a longer row is taken in pieces.
 struct RowScan {
-  // to[i] = logit begin + i of the row; -inf at ids that `allowed` excludes. begin % 32 == 0.
+  // to[i] = logit begin + i of the row; -inf at ids that `allowed`, if given, excludes: then begin
+  // is a multiple of 32.
   void (*load)(float* to, const void* row, DType dtype, const uint32_t* allowed, int begin,
                int count);
   RowTop (*top)(const void* x, DType dtype, int count);

@@ -97,13 +97,16 @@ std::vector<AttentionPanel> attention_panels(const TreeAttentionParams& p) {
   std::vector<AttentionPanel> panels;
   for (const int b : requests) {
     const int count = (num_nodes(b) + panel_nodes(p, b) - 1) / panel_nodes(p, b);
-    for (int head = 0; head < p.k_pool.num_kv_heads; ++head) {
-      for (int i = 0; i < count; ++i) {
-        const int first = static_cast<int>(int64_t{num_nodes(b)} * i / count);
-        const int last = static_cast<int>(int64_t{num_nodes(b)} * (i + 1) / count);
-        panels.push_back(
-            {.request = b, .first = first, .num_nodes = last - first, .kv_head = head});
-      }
+    const auto add = [&](int i, int head) {
+      const int first = static_cast<int>(int64_t{num_nodes(b)} * i / count);
+      const int last = static_cast<int>(int64_t{num_nodes(b)} * (i + 1) / count);
+      panels.push_back({.request = b, .first = first, .num_nodes = last - first, .kv_head = head});
+    };
+    const int num_heads = p.k_pool.num_kv_heads;
+    if (p.context_lens[b] < kTileKeys) {
+      for (int i = 0; i < count * num_heads; ++i) add(i / num_heads, i % num_heads);
+    } else {
+      for (int i = 0; i < count * num_heads; ++i) add(i % count, i / count);
     }
   }
   return panels;

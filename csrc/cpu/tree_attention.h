@@ -9,6 +9,11 @@
 
 namespace treeattn::cpu {
 
+// What the plan could not know: that the blocks and slots exist in this pool. The plan aliases the
+// caller's lengths and offsets, so what bounds a read is checked again. Throws
+// std::invalid_argument at the first breach; writes nothing.
+void check_tree_attention(const TreeAttentionParams& p);
+
 // The work of one call, cut into units that may run in any order on any thread:
 //   const AttentionSchedule schedule(params, num_threads);
 //   on each thread, with its own scratch: run(unit, scratch, states) for some of the units

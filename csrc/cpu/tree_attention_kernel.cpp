@@ -57,6 +57,30 @@ class PanelAttention : public PanelRows {
     }
   }
 
+  // Whether the rows see no more than the first tile of the axis.
+  bool is_one_tile() const { return max_position_ < kTileKeys; }
+
+  // All there is to do for such rows: nothing is gathered on the way.
+  void attend_one_tile(const RowStates& states) {
+    clear(states, num_rows_, 0);
+    for (int first = 0; first < panel_.num_nodes; first += kMaxTileNodes) {
+      const int num_nodes = min_int(kMaxTileNodes, panel_.num_nodes - first);
+      PathKeys paths[kMaxTileNodes];
+      const int width = collect_paths(first, num_nodes, 0, paths);
+      weigh_paths(paths, first, num_nodes, width, states.from_row(first * group_, padded_dim_));
+      const FreshRows node_rows{states.out, padded_dim_};
+      for (int i = 0; i < num_nodes; ++i) {
+        with_element(p_.v_pool.dtype, [&](auto element) {
+          value_path<decltype(element)>(scores_ + i * group_ * kTileKeys, group_, paths[i],
+                                        p_.v_pool.head_dim, node_rows);
+        });
+        for (int r = 0; r < group_; ++r) {
+          write_row((first + i) * group_ + r, node_rows.out + r * padded_dim_, states);
+        }
+      }
+    }
+  }
+
   using PanelRows::write_rows;
 
   void merge(const RowStates& a, const RowStates& b) {
@@ -77,35 +101,51 @@ class PanelAttention : public PanelRows {
     }
   }
 
+  // The rows of a tile come from far away, and a pool may put all of them into a few sets of the
+  // L2 cache: V is fetched while the first rows are scored, and only then the next tile's K.
   void attend_context(int key, const RowStates& states) {
     load_queries();
     KeyColumns columns, next;
     add_context(columns, key, kTileKeys);
-    const int next_key =
-        key + ((key + kTileKeys) % kChunkKeys != 0 ? kTileKeys
-                                                   : kTileKeys + (kNumStreams - 1) * kChunkKeys);
-    Prefetch prefetch;
-    if (is_whole(next_key)) {
-      add_context(next, next_key, kTileKeys);
-      const int num_calls = (num_rows_ + kRowBlock - 1) / kRowBlock *
-                            (kTileKeys / kPanel + (padded_dim_ + kPanel - 1) / kPanel);
-      prefetch = Prefetch(next.rows, 2 * kTileKeys,
-                          p_.k_pool.head_dim * element_size(p_.k_pool.dtype), num_calls);
-    }
+    Prefetch fetch_values(columns.rows + kTileKeys, nullptr, kTileKeys, row_bytes(),
+                          num_blocks(min_int(rows_per_group_, num_rows_), kTileKeys));
+    Prefetch fetch_next = fetch_after(key, next);
     pack_keys<Step>(columns, p_.k_pool, keys_);
     ValueSteps<Step> steps;
     add_context_steps(steps, columns);
-    pack_values(steps, p_.v_pool, values_);
     for (int row = 0; row < num_rows_; row += rows_per_group_) {
       const int num_rows = min_int(rows_per_group_, num_rows_ - row);
       const RowStates group = states.from_row(row, padded_dim_);
       score_tile<Step>(queries_ + row * padded_dim_, padded_dim_, num_rows, keys_, num_steps(),
-                       kTileKeys, scores_, prefetch);
+                       kTileKeys, scores_, row == 0 ? fetch_values : fetch_next);
       bend_scores(scores_, row, num_rows, key);
       softmax_rows<Step>(scores_, num_rows, kTileKeys, factor_, group, tops_, rescale_);
+      if (row == 0) pack_values(steps, p_.v_pool, values_);
       value_tile<Step>(reinterpret_cast<const Element*>(scores_), num_rows, values_, steps.count,
-                       padded_dim_, rescale_, group.out, prefetch);
+                       padded_dim_, rescale_, group.out, fetch_next);
     }
+  }
+
+  int row_bytes() const { return p_.k_pool.head_dim * element_size(p_.k_pool.dtype); }
+  // Blocks of a product, about.
+  static int num_blocks(int num_rows, int num_columns) {
+    return (num_rows + kRowBlock - 1) / kRowBlock * ((num_columns + kPanel - 1) / kPanel);
+  }
+
+  // Fetches K of the stream's next tile, or, after its last one, K and V of the panel's own nodes.
+  // `next` keeps the pointers.
+  Prefetch fetch_after(int key, KeyColumns& next) const {
+    const bool chunk_ends = (key + kTileKeys) % kChunkKeys == 0;
+    const int next_key = key + kTileKeys + (chunk_ends ? (kNumStreams - 1) * kChunkKeys : 0);
+    const int num_calls = num_blocks(num_rows_, padded_dim_);
+    if (is_whole(next_key)) {
+      add_context(next, next_key, kTileKeys);
+      return {next.rows, nullptr, kTileKeys, row_bytes(), num_calls};
+    }
+    for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
+      add_node(next, tree_.node_at(panel_.first + i), i);
+    }
+    return {next.rows, next.rows + kTileKeys, next.count, row_bytes(), num_calls};
   }
 
   void attend_tree(int first_key, int last_key, const RowStates& states) {
@@ -152,11 +192,9 @@ class PanelAttention : public PanelRows {
     return padded(width);
   }
 
-  // The tile that starts at `key`, for those of some nodes that lie in it themselves.
-  void attend_own_tiles(int first, int num_nodes, int key, const RowStates& states) {
-    PathKeys paths[kMaxTileNodes];
-    const int width = collect_paths(first, num_nodes, key, paths);
-    if (width == 0) return;
+  // The weights of the keys of `paths` in scores_.
+  void weigh_paths(const PathKeys* paths, int first, int num_nodes, int width,
+                   const RowStates& states) {
     for (int i = 0; i < num_nodes; ++i) {
       float* const scores = scores_ + i * group_ * kTileKeys;
       if (paths[i].count > 0) {
@@ -171,12 +209,20 @@ class PanelAttention : public PanelRows {
       }
     }
     softmax_rows<FloatStep>(scores_, num_nodes * group_, width, factor_, states, tops_, rescale_);
+  }
+
+  // The tile that starts at `key`, for those of some nodes that lie in it themselves.
+  void attend_own_tiles(int first, int num_nodes, int key, const RowStates& states) {
+    PathKeys paths[kMaxTileNodes];
+    const int width = collect_paths(first, num_nodes, key, paths);
+    if (width == 0) return;
+    weigh_paths(paths, first, num_nodes, width, states);
+    const GatheredRows rows{states.out, padded_dim_, rescale_};
     for (int i = 0; i < num_nodes; ++i) {
       const int row = i * group_;
       with_element(p_.v_pool.dtype, [&](auto element) {
         value_path<decltype(element)>(scores_ + row * kTileKeys, group_, paths[i],
-                                      p_.v_pool.head_dim, rescale_ + row,
-                                      states.out + row * padded_dim_, padded_dim_);
+                                      p_.v_pool.head_dim, rows.from_row(row));
       });
     }
   }
@@ -286,6 +332,7 @@ void attend(const TreeAttentionParams& p, const AttentionLayout& layout,
   PanelAttention<Step> attention(p, layout, panel, scratch);
   const RowStates all = states_at(layout, scratch + layout.states[0]);
   const RowStates one = states_at(layout, scratch + layout.states[1]);
+  if (attention.is_one_tile()) return attention.attend_one_tile(all);
   uint32_t streams = streams_of(p, panel);
   attention.attend_stream(__builtin_ctz(streams), all);
   for (streams &= streams - 1; streams != 0; streams &= streams - 1) {

@@ -40,17 +40,13 @@ inline Vec round_to_int(Vec a) {
 }
 // a * 2^n for integral n, where a * 2^n = e^x: 0 once e^x leaves the range of normal floats.
 inline Vec scale_by_power(Vec a, Vec n, Vec) { return {_mm512_scalef_ps(a.v, n.v)}; }
-// The exponent of 2^x: x rounded to an integer (x itself is bounded so that -inf gives no NaN).
+// The exponent of 2^x: x rounded to an integer.
 struct Exponent {
   Vec integral;
 };
-inline Exponent split_exponent(Vec& x) {
-  x = max(broadcast(-150.0f), x);  // 2^-150 rounds to 0; max keeps a NaN in its second argument
-  return {round_to_int(x)};
-}
-inline Vec scale_by_exponent(Vec a, Exponent n, Vec) {
-  return {_mm512_scalef_ps(a.v, n.integral.v)};
-}
+inline Exponent split_exponent(Vec x) { return {round_to_int(x)}; }
+inline Vec scale_by_exponent(Vec a, Exponent n) { return {_mm512_scalef_ps(a.v, n.integral.v)}; }
+inline constexpr float kLeastExponent = -150.0f;  // 2^-150 rounds to 0
 inline Vec load_bf16(const uint16_t* p) {
   const __m512i wide =
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -118,16 +114,14 @@ inline Vec scale_by_power(Vec a, Vec n, Vec x) {
 struct Exponent {
   Vec integral, power;
 };
+inline constexpr float kLeastExponent = -127.0f;  // the biased exponent 0: the bits of 0
 inline Exponent split_exponent(Vec x) {
   const Vec magic = broadcast(12582912.0f + 127.0f);
   const Vec shifted = x + magic;
   return {shifted - magic,
           {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted.v), 23))}};
 }
-inline Vec scale_by_exponent(Vec a, Exponent n, Vec x) {
-  const __m256 in_range = _mm256_cmp_ps(x.v, _mm256_set1_ps(-126.0f), _CMP_NLT_UQ);  // keeps NaN
-  return {_mm256_and_ps(_mm256_mul_ps(a.v, n.power.v), in_range)};
-}
+inline Vec scale_by_exponent(Vec a, Exponent n) { return a * n.power; }
 inline Vec load_bf16(const uint16_t* p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))};
@@ -224,11 +218,11 @@ inline Vec scale_by_power(Vec a, Vec n, Vec x) {
     return below ? 0.0f : scaled;
   });
 }
-// The exponent of 2^x: x rounded to an integer, and 2^n as bits. Adding 1.5 * 2^23 leaves the
-// integer in the low bits of the sum; the 127 more make it a biased exponent.
+// As for AVX2.
 struct Exponent {
   Vec integral, power;
 };
+inline constexpr float kLeastExponent = -127.0f;
 inline Exponent split_exponent(Vec x) {
   constexpr float kMagic = 12582912.0f + 127.0f;
   const Vec shifted = x + broadcast(kMagic);
@@ -236,9 +230,7 @@ inline Exponent split_exponent(Vec x) {
             return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, shifted.v[i]) << 23);
           })};
 }
-inline Vec scale_by_exponent(Vec a, Exponent n, Vec x) {
-  return lanewise([&](int i) { return x.v[i] < -126.0f ? 0.0f : a.v[i] * n.power.v[i]; });
-}
+inline Vec scale_by_exponent(Vec a, Exponent n) { return a * n.power; }
 
 #endif
 
@@ -268,6 +260,7 @@ inline void exp2_each(Vec (&x)[kCount]) {
   Vec f[kCount], e[kCount];
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) {
+    x[i] = max(broadcast(kLeastExponent), x[i]);  // max keeps a NaN in its second argument
     n[i] = split_exponent(x[i]);
     f[i] = x[i] - n[i].integral;
     e[i] = broadcast(kCoefficients[0]);
@@ -278,7 +271,7 @@ inline void exp2_each(Vec (&x)[kCount]) {
     for (int i = 0; i < kCount; ++i) e[i] = fma(f[i], e[i], broadcast(kCoefficients[k]));
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) x[i] = scale_by_exponent(e[i], n[i], x[i]);
+  for (int i = 0; i < kCount; ++i) x[i] = scale_by_exponent(e[i], n[i]);
 }
 
 inline Vec exp2(Vec x) {

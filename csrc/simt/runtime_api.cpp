@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 
+#include "simt/launch_log.h"
+
 namespace {
 
 // An A100's limits; few multiprocessors, so that grids made by their number stay small.
@@ -87,6 +89,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*
       return cudaErrorInvalidValue;
     }
   }
+  log_launch(kernel, num_threads, config.dynamicSmemBytes);
   const Launch request{.grid = {grid.x, grid.y, grid.z},
                        .block = {block.x, block.y, block.z},
                        .shared_bytes = config.dynamicSmemBytes,

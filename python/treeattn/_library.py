@@ -93,7 +93,7 @@ def uncovered(archs: str, gpus: Sequence[_gpus.Gpu]) -> list[str]:
     sentences = {}
     for gpu in gpus:
         capability = f"{gpu.capability[0]}.{gpu.capability[1]}"
-        if any(_runs(gpu.capability, arch) for arch in archs.split(";")):
+        if any(_runs(gpu.capability, arch) for arch in re.split(r"[;,\s]+", archs)):
             continue
         remedy = (
             f"mend it with: TORCH_CUDA_ARCH_LIST={capability} {REBUILD_CUDA}"

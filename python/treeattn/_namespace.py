@@ -10,9 +10,9 @@ ops = torch.ops.treeattn  # tests put the emulator's ops here
 emulated_ctas = 5  # CTAs that share the work there
 
 
-def runs_cuda_kernels(tensor: Tensor) -> bool:
-    """Whether ops on `tensor` run the kernels that need the plan's work and a workspace."""
-    return tensor.is_cuda or ops is not torch.ops.treeattn
+def runs_on_device(tensor: Tensor) -> bool:
+    """Whether kernels of csrc/cuda get this tensor, and the workspaces that they need."""
+    return not tensor.is_cpu or ops is not torch.ops.treeattn
 
 
 def num_ctas(tensor: Tensor) -> int:

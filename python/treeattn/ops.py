@@ -100,7 +100,7 @@ def tree_attention(
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device) if return_lse else None
-    on_device = _namespace.runs_cuda_kernels(q)
+    on_device = _namespace.runs_on_device(q)
     num_ctas = _namespace.num_ctas(q) if on_device else 1
     _library.require()
     _namespace.ops.tree_attention(
@@ -180,15 +180,17 @@ def accept_path(
         raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
         raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
-    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device.
+    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device. All by
+    # one function, because a step comes here with cold caches.
     num_requests, width = plan.num_requests, plan.max_depth + 1
-    path = plan.parents.new_empty(num_requests, width)
-    num_accepted, status = torch.empty_like(plan.status), torch.empty_like(plan.status)
-    next_tokens = plan.slot_mapping.new_empty(num_requests)
-    emitted = plan.slot_mapping.new_empty(num_requests, width)
+    new_int32, new_int64 = plan.status.new_empty, plan.slot_mapping.new_empty
+    path, emitted = new_int32(num_requests, width), new_int64(num_requests, width)
+    num_accepted, status = new_int32(num_requests), new_int32(num_requests)
+    next_tokens = new_int64(num_requests)
     logprobs = (
         logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
     )
+    workspace = _rows_workspace(logits, plan)
     if rule == "greedy":
         temperature = top_k = top_p = min_p = seeds = None
     else:
@@ -221,6 +223,7 @@ def accept_path(
         status,
         emitted,
         logprobs,
+        workspace,
     )
     return AcceptedPath(path, num_accepted, next_tokens, status, emitted, logprobs)
 
@@ -244,6 +247,7 @@ def remap_kv(
     Returns moved: [B] int32, rows copied per layer and plane.
     """
     moved = torch.empty_like(plan.context_lens)
+    workspace = _remap_workspace(k_caches, plan, accepted)
     _library.require()
     _namespace.ops.remap_kv(
         _as_list(k_caches),
@@ -259,6 +263,7 @@ def remap_kv(
         accepted.status,
         plan.block_size,
         moved,
+        workspace,
     )
     return moved
 
@@ -291,11 +296,30 @@ def _check_plan_heads(plan: TreePlan, q: Tensor, k_cache: Tensor) -> None:
         )
 
 
+def _rows_workspace(logits: Tensor, plan: TreePlan) -> Tensor | None:
+    """What each row comes to, for devices; without it they read only the rows on the walk."""
+    if not _namespace.runs_on_device(logits):
+        return None
+    return plan.parents.new_empty(plan.num_nodes, 4)
+
+
 def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | None:
     """[B], where `value` is one for all requests."""
     if value is None or isinstance(value, Tensor):
         return value
     return plan.status.new_full((plan.num_requests,), value, dtype=dtype)
+
+
+def _remap_workspace(
+    k_caches: Tensor | Sequence[Tensor], plan: TreePlan, accepted: AcceptedPath
+) -> Tensor | None:
+    """What devices need: remap_kv_workspace_size int32 (csrc/include/treeattn/remap_kv.h)."""
+    if not _namespace.runs_on_device(plan.block_table):
+        return None
+    pools = _as_list(k_caches)
+    num_blocks = pools[0].shape[-4] if pools and pools[0].dim() >= 4 else 0
+    size = plan.num_requests * (18 * accepted.path.shape[-1] + 7) + num_blocks + 4
+    return plan.context_lens.new_empty(size)
 
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:

@@ -87,7 +87,7 @@ def plan_tree(
     inputs = (parents, node_indptr, context_lens, block_table, slot_mapping)
     _library.require()
     work = None
-    if _namespace.runs_cuda_kernels(parents):
+    if _namespace.runs_on_device(parents):
         if max_depth is None:  # what a device could only report as a status is raised here
             on_host = [None if x is None else x.cpu() for x in inputs]
             host_depths = _derive(torch.ops.treeattn, on_host, block_size, None, num_words, None)[0]

@@ -95,6 +95,10 @@ def test_items_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cpu.main(["--quick", "--items", "p1, r1", "--json", str(result)]) == 0
     data = json.loads(result.read_text())
     assert [row["item"] for row in data["rows"]] == ["P1", "R1"] and data["memory"] is None
+    assert len(data["goals"]) == 12
+    shown = capsys.readouterr().out
+    assert "greedy accept" in shown and "remap B=1" in shown
+    assert "attention fp32" not in shown and "top-p" not in shown and "extra memory" not in shown
 
 
 @pytest.mark.parametrize("items", ["A2,Z9", ""])

@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench import floors
+from bench import calibrate, floors
 from bench.calibrate import Calibration, Ceiling, available_isas, forced_isa, spend
 from bench.floors import Floor, Rates
 from bench.models import Model
+from bench.timing import Effort, Timing
 
 MODEL = Model("toy", num_qo_heads=4, num_kv_heads=2, head_dim=8, num_layers=1)
 TREE = [-1, 0, 0]  # sees 1 + 2 + 2 nodes
@@ -91,3 +92,20 @@ def test_only_the_ceiling_that_set_the_floor_must_be_steady() -> None:
     assert not ceilings(read=0.2).steady(memory, "fp32", 2)
     assert not ceilings(dot_spread=0.2).steady(compute, "bf16", 2)
     assert ceilings(dot_spread=0.2).steady(compute, "fp32", 2)
+
+
+@pytest.mark.parametrize(("best_us", "valid"), [(10.0, True), (20.0, False)])
+def test_two_threads_that_share_a_core_are_no_ceiling(
+    monkeypatch: pytest.MonkeyPatch, best_us: float, valid: bool
+) -> None:
+    def compare(works: object, *, threads: int, effort: Effort) -> dict[str, Timing]:
+        us = best_us if threads == 2 else 10.0
+        return {"": Timing(us, us, us, us, 3, 0.0, True)}
+
+    monkeypatch.setattr(calibrate, "compare", compare)
+    monkeypatch.setattr(calibrate, "spend", lambda dots, rounds, threads: 1e6 * threads)
+    rates: dict[int, Ceiling] = {}
+    for threads in (1, 2):
+        calibrate._add_flops(rates, False, threads, Effort(0.1, 0.1))
+    assert rates[1] == Ceiling(100.0, 0.0, True)
+    assert rates[2] == Ceiling(2000.0 / best_us, 0.0, valid)

@@ -197,7 +197,7 @@ def test_memory() -> None:
 
 
 def test_the_value_is_the_part_nearest_to_failing() -> None:
-    one = Goal("", "", [Part("a", 3.0, ">=", 2.0), Part("b", 1.0, "<=", 1.1)])
+    one = Goal("", "", (), [Part("a", 3.0, ">=", 2.0), Part("b", 1.0, "<=", 1.1)])
     assert one.value == 1.0 and one.holds is True
 
 

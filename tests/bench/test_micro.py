@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 MEASURED = {"us", "p20_us", "p80_us", "gbs", "over_floor"}
 COLUMNS = {
     "micro_attention_cpu": {"model", "dtype", "ctx", "nodes", "tree", "isa", "threads", "us"}
@@ -28,31 +25,6 @@ COLUMNS = {
 program = pytest.mark.parametrize("program", COLUMNS)
 
 
-def find_tool(name: str) -> str | None:
-    """`name` on PATH, or beside an interpreter whose environment was not activated."""
-    return shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the three programs, configured as the preset `micro` does it."""
-    cmake, ninja = find_tool("cmake"), find_tool("ninja")
-    if cmake is None or ninja is None:
-        pytest.skip("needs cmake and ninja: pip install cmake ninja")
-    if not any(map(find_tool, (os.environ.get("CXX", "c++"), "c++", "g++", "clang++"))):
-        pytest.skip("needs a C++20 compiler")
-    folder = tmp_path_factory.mktemp("micro")
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DTREEATTN_MODULES=OFF"]
-    options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    for command in (
-        [cmake, "-S", str(ROOT), "-B", str(folder), *options],
-        [cmake, "--build", str(folder), "--target", "micro", "--parallel", "2"],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return folder
-
-
 def run(build: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
     """The program's exit status and output; any CPU, whatever the environment forces."""
     env = {name: value for name, value in os.environ.items() if name != "TREEATTN_CPU_ISA"}
@@ -60,18 +32,18 @@ def run(build: Path, program: str, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
-def test_neither_python_nor_torch_is_looked_for(build: Path) -> None:
-    cache = (build / "CMakeCache.txt").read_text()
+def test_neither_python_nor_torch_is_looked_for(micro_build: Path) -> None:
+    cache = (micro_build / "CMakeCache.txt").read_text()
     assert "TREEATTN_MODULES:BOOL=OFF" in cache
     assert "Python_EXECUTABLE" not in cache
-    rules = (build / "build.ninja").read_text()
+    rules = (micro_build / "build.ninja").read_text()
     assert "libtreeattn_cpu.a" in rules and "libtorch" not in rules
 
 
 @program
-def test_quick_rows(build: Path, program: str, tmp_path: Path) -> None:
+def test_quick_rows(micro_build: Path, program: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    done = run(build, program, "--quick", "--json", str(file))
+    done = run(micro_build, program, "--quick", "--json", str(file))
     assert done.returncode == 0, done.stderr
     check, blank, header, *lines = done.stdout.splitlines()
     assert check.startswith("self-check: ") and "agree with the scalar loop" in check
@@ -90,20 +62,27 @@ def test_quick_rows(build: Path, program: str, tmp_path: Path) -> None:
     ), "a case appears twice"
 
 
-def test_filters_must_all_match(build: Path, tmp_path: Path) -> None:
+def test_filters_must_all_match(micro_build: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     filters = ["--filter", "smollm2", "--filter", " threads1 "]
-    done = run(build, "micro_remap_cpu", "--quick", *filters, "--json", str(file))
+    done = run(micro_build, "micro_remap_cpu", "--quick", *filters, "--json", str(file))
     assert done.returncode == 0, done.stderr
     cases = {(row["model"], row["threads"]) for row in json.loads(file.read_text())}
     assert cases == {("smollm2", 1)}
 
 
 @program
-def test_help(build: Path, program: str) -> None:
-    done = run(build, program, "--help")
+def test_check_only_measures_nothing(micro_build: Path, program: str) -> None:
+    done = run(micro_build, program, "--check-only")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 5 and done.stdout.count("\n") == 2
+
+
+@program
+def test_help(micro_build: Path, program: str) -> None:
+    done = run(micro_build, program, "--help")
     assert done.returncode == 0 and done.stderr == ""
-    for option in ("--quick", "--filter TEXT", "--json FILE", "--help"):
+    for option in ("--quick", "--check-only", "--filter TEXT", "--json FILE", "--help"):
         assert option in done.stdout
 
 
@@ -112,12 +91,15 @@ def test_help(build: Path, program: str) -> None:
     ("options", "sentence"),
     [
         (["--fast"], "unknown option '--fast'; --help lists what there is"),
+        (["--items", "A1"], "unknown option '--items'; --help lists what there is"),
         (["--json"], "--json needs a value"),
         (["--json", "/nowhere/rows.json"], "--json: cannot write /nowhere/rows.json"),
         (["--quick", "--filter", "gpu"], "--filter: no case matches; --help says how"),
     ],
 )
-def test_wrong_arguments(build: Path, program: str, options: list[str], sentence: str) -> None:
-    done = run(build, program, *options)
+def test_wrong_arguments(
+    micro_build: Path, program: str, options: list[str], sentence: str
+) -> None:
+    done = run(micro_build, program, *options)
     assert done.returncode == 2
     assert done.stderr == f"{program}: {sentence}\n"

@@ -11,6 +11,9 @@ from support.acceptance import INTEGER_FIELDS, plan_of
 from torch import Tensor
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
+
 VOCAB, TREE = 1000, [-1, 0, 0, 1]
 RULES = [("greedy", {}), ("target", {"seeds": 7, "top_k": 50, "top_p": 0.9})]
 

@@ -8,6 +8,9 @@ import torch
 from support.acceptance import one_hot_logits, plan_of
 from treeattn.ops import accept_path
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
+
 
 def next_after(x: float) -> float:
     return float(torch.nextafter(torch.tensor(x), torch.tensor(1.0)))

@@ -11,12 +11,14 @@ import sys
 import pytest
 import torch
 import treeattn
+from support.acceptance import plan_of
 from support.accepted import accepted_path
 from support.attention import live_slots
 from support.logical import Request, random_request, same_bits
 from support.wide import untouched_memory
 from torch import Tensor
 
+MACHINES = "host"
 BLOCK_SIZE, NUM_HEADS, HEAD_DIM = 16, 8, 256
 BLOCK_ELEMENTS = BLOCK_SIZE * NUM_HEADS * HEAD_DIM  # 32768
 PARENTS = [-1, 0, 0, 1, 2, 4]
@@ -74,7 +76,7 @@ def test_offsets(offset: int, dtype: torch.dtype, cpu_isa: str) -> None:
         assert same_bits(a, b) and same_bits(a, c)
 
 
-def test_a_row_stride_beyond_32_bits() -> None:
+def test_a_row_stride_beyond_32_bits(machine: str) -> None:
     """The stride is wide, not only its product: [row, block, ...] pools as a view."""
     rows = untouched_pool(2 * 65536 + 1, torch.bfloat16)  # 2^32 elements
     stride = 2**31
@@ -84,3 +86,13 @@ def test_a_row_stride_beyond_32_bits() -> None:
     flat = rows.view(-1)
     for row, start in enumerate((stride, 2 * HEAD_DIM, stride + 2 * HEAD_DIM)):
         assert torch.equal(flat[start : start + HEAD_DIM], k[row, 0])
+
+
+def test_rows_of_logits_beyond_32_bits(machine: str) -> None:
+    """[node, id] as a view whose second row begins 2^31 elements after the first."""
+    stride, vocab_size = 2**31, 100
+    memory = untouched_pool(stride // BLOCK_ELEMENTS + 1, torch.bfloat16).view(-1)
+    logits = memory.as_strided((2, vocab_size), (stride, 1))
+    logits[0, 7], logits[1, 9] = 1.0, 1.0
+    got = treeattn.accept_path(logits, torch.tensor([0, 7]), plan_of([[-1, 0]]))
+    assert got.emitted.tolist() == [[7, 9]]

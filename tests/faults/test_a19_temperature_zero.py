@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.acceptance import plan_of
-from treeattn.ops import accept_path
+from support.acceptance import on, plan_of
+from treeattn.ops import AcceptedPath, accept_path
+
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
 
 ROW = [1.0, 1.0, 0.0]
 FILTERS: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.5, "top_k": 2}]
@@ -42,16 +45,22 @@ def test_mixed_batch(filters: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [-1.0, float("nan")])
-def test_no_temperature_below_zero(temperature: float) -> None:
-    with pytest.raises(ValueError, match=r"temperature\[0\] must be at least 0"):
-        accept_path(
-            torch.tensor([ROW]),
-            torch.zeros(1).int(),
-            plan_of([[-1]]),
+def test_no_temperature_below_zero(temperature: float, machine: str, device: str) -> None:
+    def run() -> AcceptedPath:
+        return accept_path(
+            torch.tensor([ROW], device=device),
+            torch.zeros(1, device=device).int(),
+            on(device, plan_of([[-1]])),
             rule="target",
             temperature=temperature,
             seeds=1,
         )
+
+    if machine == "cpu":
+        with pytest.raises(ValueError, match=r"temperature\[0\] must be at least 0"):
+            run()
+    else:  # nobody on the host looks at it
+        assert run().status.tolist() == [4]
 
 
 def test_top_k_of_one_is_greedy() -> None:

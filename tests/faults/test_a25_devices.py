@@ -49,6 +49,7 @@ CALLS: dict[str, dict[str, object]] = {
         "ancestors": i32(N, W),
         "order": i32(N),
         "status": i32(B),
+        "work": i32(64),
     },
     "write_kv": {
         "k": f32(N, HEADS, DIM),
@@ -81,6 +82,10 @@ CALLS: dict[str, dict[str, object]] = {
         "v_scale": f32(1),
         "out": f32(N, HEADS, DIM),
         "lse": f32(N, HEADS),
+        "work": i32(64),
+        "workspace": f32(64),
+        "num_ctas": 1,
+        "batch_invariant": False,
     },
     "accept_path": {
         "logits": f32(N, 40),
@@ -105,6 +110,7 @@ CALLS: dict[str, dict[str, object]] = {
         "status": i32(B),
         "emitted": i64(B, 4),
         "logprobs": f32(B, 4),
+        "workspace": i32(N, 4),
     },
     "remap_kv": {
         "k_caches": [pool()],
@@ -120,6 +126,7 @@ CALLS: dict[str, dict[str, object]] = {
         "status": i32(B),
         "block_size": BLOCK,
         "moved": i32(B),
+        "workspace": i32(64),
     },
     "merge_states": {
         "out_a": f32(N, HEADS, DIM),

@@ -11,6 +11,9 @@ from support.acceptance import INTEGER_FIELDS, allowed_mask, plan_of
 from torch import Tensor
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
+
 VOCAB, EOS = 40, 39
 RULES: list[dict[str, Any]] = [
     {"rule": "greedy"},

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from support.acceptance import plan_of
 from support.trees import random_parents
 from torch import Tensor
 from treeattn.ops import accept_path
+
+MACHINES = "all"
+pytestmark = pytest.mark.usefixtures("machine")
 
 VOCAB, STEPS = 60, 20
 

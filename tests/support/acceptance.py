@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,24 @@ from support.trees import pack_parents, random_parents
 
 INTEGER_FIELDS = ("path", "num_accepted", "next_tokens", "status", "emitted")
 PADDING = 2**30
+
+
+Movable = TypeVar("Movable")
+
+
+def on(device: str, value: Movable) -> Movable:
+    """The tensors in a plan, in options or by themselves, on a device."""
+    moved: Any = value
+    if isinstance(value, Tensor):
+        moved = value.to(device)
+    elif isinstance(value, TreePlan):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        moved = replace(
+            value, **{k: v.to(device) for k, v in parts.items() if isinstance(v, Tensor)}
+        )
+    elif isinstance(value, dict):
+        moved = {k: on(device, v) for k, v in value.items()}
+    return moved
 
 
 def plan_of(
@@ -125,4 +144,7 @@ def assert_same(got: AcceptedPath, want: Any, where: object = "") -> None:
     if want.logprobs is None:
         assert got.logprobs is None
         return
-    torch.testing.assert_close(got.logprobs, want.logprobs, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert got.logprobs is not None
+    torch.testing.assert_close(
+        got.logprobs.cpu(), want.logprobs, rtol=1e-5, atol=1e-5, equal_nan=True
+    )

@@ -107,3 +107,7 @@ def assert_rows_close(actual: Tensor, expected: Tensor, tolerance: float) -> Non
         where = [int(i) for i in torch.unravel_index(torch.tensor(worst), error.shape)]
         assert error.max() <= tolerance, f"{error.max():.3g} > {tolerance:.3g} at {where}"
         assert error.norm() <= tolerance * expected.norm(), "relative norm"
+
+
+def rows_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))

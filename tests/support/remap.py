@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from treeattn.ops import AcceptedPath
 from treeattn.plan import TreePlan, plan_tree
 
+from support.acceptance import on
 from support.accepted import accepted_path
 from support.paged import make_pools, random_bits, random_block_table
 from support.trees import pack_parents, random_parents, random_path
@@ -48,6 +49,22 @@ class Batch:
     def planes(self) -> list[Tensor]:
         parts = (self.k_caches, self.v_caches, self.k_scales, self.v_scales)
         return [plane for part in parts if part is not None for plane in part]
+
+    def on(self, device: str) -> Batch:
+        def moved(pools: Tensor | list[Tensor] | None) -> Any:
+            if isinstance(pools, list):
+                return [pool.to(device) for pool in pools]
+            return pools if pools is None else pools.to(device)
+
+        accepted = vars(self.accepted).items()
+        return Batch(
+            moved(self.k_caches),
+            moved(self.v_caches),
+            moved(self.k_scales),
+            moved(self.v_scales),
+            on(device, self.plan),
+            replace(self.accepted, **{k: v.to(device) for k, v in accepted if v is not None}),
+        )
 
     def arguments(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -7,12 +7,15 @@
 #include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace treeattn::micro {
 
-// Compares kernel results with a scalar loop's and remembers the element that is furthest off.
+// Compares kernel results with those of an oracle and remembers the element that is furthest off.
 class Check {
  public:
+  explicit Check(std::string oracle = "the scalar loop") : oracle_(std::move(oracle)) {}
+
   // `where` names the element; it is called only for a new worst one.
   template <class Where>
   void compare(double actual, double expected, double tolerance, Where&& where) {
@@ -34,8 +37,8 @@ class Check {
       std::fprintf(stderr, "self-check failed, worst element: %s\n", worst_text_.c_str());
       return false;
     }
-    std::printf("self-check: %lld elements in %d cases agree with the scalar loop",
-                static_cast<long long>(num_elements_), num_cases_);
+    std::printf("self-check: %lld elements in %d cases agree with %s",
+                static_cast<long long>(num_elements_), num_cases_, oracle_.c_str());
     std::printf(", the worst at %.2g of its tolerance\n\n", worst_);
     return true;
   }
@@ -50,10 +53,11 @@ class Check {
     worst_ = ratio;
     std::ostringstream text;
     text.precision(9);
-    text << where() << ": got " << actual << ", the scalar loop says " << expected;
+    text << where() << ": got " << actual << ", " << oracle_ << " says " << expected;
     worst_text_ = text.str();
   }
 
+  std::string oracle_;
   int64_t num_elements_ = 0;
   int num_cases_ = 0;
   double worst_ = 0;

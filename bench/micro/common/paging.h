@@ -41,21 +41,26 @@ inline BlockTables shuffled_blocks(int num_requests, int64_t slots_each, int blo
 }
 
 // One layer's K or V, contiguous: [num_blocks, block_size, num_kv_heads, head_dim].
+inline KvPool pool_view(void* data, DType dtype, const BlockTables& blocks, int num_kv_heads,
+                        int head_dim) {
+  return {.data = data,
+          .scale = nullptr,
+          .stride_block = int64_t{blocks.block_size} * num_kv_heads * head_dim,
+          .stride_row = int64_t{num_kv_heads} * head_dim,
+          .stride_head = head_dim,
+          .stride_scale = 0,
+          .num_blocks = blocks.num_blocks,
+          .block_size = blocks.block_size,
+          .num_kv_heads = num_kv_heads,
+          .head_dim = head_dim,
+          .dtype = dtype};
+}
+
 class Pool {
  public:
   Pool(DType dtype, const BlockTables& blocks, int num_kv_heads, int head_dim)
       : elements_(dtype, int64_t{blocks.num_blocks} * blocks.block_size * num_kv_heads * head_dim),
-        view_{.data = elements_.data(),
-              .scale = nullptr,
-              .stride_block = int64_t{blocks.block_size} * num_kv_heads * head_dim,
-              .stride_row = int64_t{num_kv_heads} * head_dim,
-              .stride_head = head_dim,
-              .stride_scale = 0,
-              .num_blocks = blocks.num_blocks,
-              .block_size = blocks.block_size,
-              .num_kv_heads = num_kv_heads,
-              .head_dim = head_dim,
-              .dtype = dtype} {}
+        view_(pool_view(elements_.data(), dtype, blocks, num_kv_heads, head_dim)) {}
 
   const KvPool& view() const { return view_; }
   Elements& elements() { return elements_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,14 +21,19 @@ class Sweep {
       : quick(arguments.quick),
         budget(quick ? kQuickBudget : kFullBudget),
         filters_(arguments.filters),
+        items_(arguments.items),
         table_(table) {}
 
   const bool quick;
   const Budget budget;
   Workers workers;
 
-  // Whether every --filter occurs in the case.
+  // Whether every --filter occurs in the case, which begins with its item where there are items.
   bool wants(const Row& case_cells) const {
+    if (!items_.empty() && std::find(items_.begin(), items_.end(),
+                                     std::get<std::string>(case_cells[0])) == items_.end()) {
+      return false;
+    }
     const std::string text = case_text(case_cells);
     for (const std::string& filter : filters_) {
       if (text.find(filter) == std::string::npos) return false;
@@ -56,6 +62,7 @@ class Sweep {
   }
 
   std::vector<std::string> filters_;
+  std::vector<std::string> items_;
   Table& table_;
 };
 

@@ -9,7 +9,8 @@
 
 namespace treeattn::bindings {
 
-void run_on_cpu(const AcceptPathParams& p) {
+void run_on_cpu(const AcceptPathCall& call) {
+  const AcceptPathParams& p = call.params;
   cpu::check_accept_path(p);
   cpu::active_isa();  // throws here, not on a worker thread
   const int num_threads = static_cast<int>(torch::stable::get_num_threads());

@@ -9,7 +9,7 @@ namespace treeattn::bindings {
 void run_on_cpu(const PlanTreeCall& call);
 void run_on_cpu(const WriteKvParams& p);
 void run_on_cpu(const TreeAttentionCall& call);
-void run_on_cpu(const AcceptPathParams& p);
+void run_on_cpu(const AcceptPathCall& call);
 void run_on_cpu(const RemapKvCall& call);
 void run_on_cpu(const MergeStatesParams& p);
 

@@ -25,7 +25,7 @@ struct RemapKvParams {
   const int64_t* slot_mapping;  // [num_nodes]
   const int32_t* path;          // [num_requests, path_width], root first, padded with -1
   const int32_t* num_accepted;  // [num_requests]
-  const int32_t* status;        // [num_requests], of the acceptance
+  int32_t* status;              // [num_requests], of the acceptance; devices may write kInvalid
   int32_t* block_table;         // [num_requests, *], whole blocks may be re-pointed
   int32_t* moved;               // [num_requests], rows copied per plane
   int64_t stride_block_table;
@@ -38,5 +38,11 @@ struct RemapKvParams {
   int num_blocks;
   int block_size;
 };
+
+// int32 values of the workspace that devices need.
+constexpr int64_t remap_kv_workspace_size(int64_t num_requests, int64_t path_width,
+                                          int64_t num_blocks) {
+  return num_requests * (18 * path_width + 7) + num_blocks + 4;
+}
 
 }  // namespace treeattn

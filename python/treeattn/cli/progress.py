@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar on standard error: rich's where it is installed, silent without a terminal."""
+"""Progress on standard error: rich's bar where it is installed, a line that counts without it."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Yields `advance(text)`: one of `total` parts begins, `text` says which."""
+def progress(total: int, *, log: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yields `advance(text)`: one of `total` parts begins, `text` says which.
+
+    log: where standard error is no terminal, write a line per part instead of nothing.
+    """
     if not sys.stderr.isatty():
-        yield lambda text: None
+        yield _Lines(total) if log else lambda text: None
         return
     try:
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
     except ImportError:
-        yield _Counter(total)
+        yield _Lines(total, begin="\r\x1b[K", end="")
         print(file=sys.stderr)
         return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), Remaining(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         begun = 0
 
@@ -33,13 +39,20 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-class _Counter:
-    """The bar of a machine without rich: a line that counts."""
+class _Lines:
+    """A line per part, with the time left at the present pace."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, begin: str = "", end: str = "\n") -> None:
         self._total = total
+        self._begin, self._end = begin, end
         self._begun = 0
+        self._start = time.monotonic()
 
     def __call__(self, text: str) -> None:
+        eta = ""
+        if self._begun:
+            pace = (time.monotonic() - self._start) / self._begun
+            eta = f" (about {pace * (self._total - self._begun):.0f} s left)"
         self._begun += 1
-        print(f"\r\x1b[K[{self._begun}/{self._total}] {text}", end="", file=sys.stderr, flush=True)
+        line = f"{self._begin}[{self._begun}/{self._total}] {text}{eta}"
+        print(line, end=self._end, file=sys.stderr, flush=True)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark programs, built once for all tests of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def find_tool(name: str) -> str | None:
+    """`name` on PATH, or beside an interpreter whose environment was not activated."""
+    return shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
+
+
+@pytest.fixture(scope="session")
+def micro_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the CPU programs and the emulated CUDA ones, as the preset `micro` plus the
+    emulator configure it."""
+    if named := os.environ.get("TREEATTN_MICRO_BUILD"):  # one that is there already
+        return ROOT / named
+    cmake, ninja = find_tool("cmake"), find_tool("ninja")
+    if cmake is None or ninja is None:
+        pytest.skip("needs cmake and ninja: pip install cmake ninja")
+    if not any(map(find_tool, (os.environ.get("CXX", "c++"), "c++", "g++", "clang++"))):
+        pytest.skip("needs a C++20 compiler")
+    folder = tmp_path_factory.mktemp("micro")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DTREEATTN_MODULES=OFF", "-DTREEATTN_SIMT=ON"]
+    options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    for command in (
+        [cmake, "-S", str(ROOT), "-B", str(folder), *options],
+        [cmake, "--build", str(folder), "--target", "micro", "micro_emulated", "--parallel", "2"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return folder
