@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,6 +58,14 @@ CASES = [
             "alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0.0]),
         },
     ),
+]
+
+# Tensor cores have kernels of their own: every case in 16 bits too.
+CASES += [
+    replace(case, name=f"{case.name}-{name}", dtype=dtype)
+    for case in CASES
+    if case.dtype == torch.float32
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16))
 ]
 
 
@@ -151,10 +160,16 @@ def test_batch_mates_and_block_places_never_change_a_row(dtype: torch.dtype, dev
     )
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("poison", [NAN, float("inf")])
-def test_unseen_branch_has_no_influence(poison: float, device: str, cpu_isa: str) -> None:
+def test_unseen_branch_has_no_influence(
+    poison: float, dtype: torch.dtype, head_dim: int, device: str, cpu_isa: str
+) -> None:
     """A NaN in one branch's KV reaches that branch and nobody else."""
-    case = AttentionCase("", trees=((-1, 0, 0, 1, 2),), context_lens=(70,))
+    case = AttentionCase(
+        "", trees=((-1, 0, 0, 1, 2),), context_lens=(70,), dtype=dtype, head_dim=head_dim
+    )
     x = case.make(device)
     clean = treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan)
     slot = int(x.plan.slot_mapping[2])
@@ -166,8 +181,9 @@ def test_unseen_branch_has_no_influence(poison: float, device: str, cpu_isa: str
     assert out[2].isnan().all() and out[4].isnan().all()
 
 
-def test_window_hides_non_finite_values(device: str) -> None:
-    case = AttentionCase("", trees=(9,), context_lens=(100,), options={"window": 20})
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_window_hides_non_finite_values(dtype: torch.dtype, device: str) -> None:
+    case = AttentionCase("", trees=(9,), context_lens=(100,), dtype=dtype)
     x = case.make(device)
     clean = treeattn.tree_attention(x.q, x.k_cache, x.v_cache, x.plan, window=20)
     slots = live_slots(x.plan, 0)[:81]  # the root at position 100 sees 81 and later
@@ -176,20 +192,29 @@ def test_window_hides_non_finite_values(device: str) -> None:
     assert rows_bitwise_equal(out, clean)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("head_dim", [64, 112, 256])
 @pytest.mark.parametrize("scale", [0.25, torch.tensor([0.5, 2.0])], ids=["scalar", "per-head"])
-def test_fp8_pools(scale: float | torch.Tensor, device: str) -> None:
-    case = AttentionCase("", trees=(12,), context_lens=(40,))
+def test_fp8_pools(
+    scale: float | torch.Tensor, head_dim: int, dtype: torch.dtype, device: str
+) -> None:
+    case = AttentionCase("", trees=(12, 30), context_lens=(40, 130), head_dim=head_dim, dtype=dtype)
     x = case.make(device, poison=0.0)
     pools = []
     for cache in (x.k_cache, x.v_cache):
         pool = torch.full(cache.shape, NAN).to(torch.float8_e4m3fn)
-        slots = live_slots(x.plan, 0)
+        slots = torch.cat([live_slots(x.plan, b) for b in (0, 1)])
         rows = cache[slots // 16, slots % 16]
         treeattn.write_kv(rows, rows, pool, pool.clone(), slots, k_scale=scale)
         pools.append(pool)
-    out = treeattn.tree_attention(x.q, *pools, x.plan, k_scale=scale, v_scale=scale)
-    expected, _ = reference.tree_attention(x.q, *pools, x.plan, k_scale=scale, v_scale=scale)
-    assert_rows_close(out, expected, 1e-5)
+    out, lse = treeattn.tree_attention(
+        x.q, *pools, x.plan, k_scale=scale, v_scale=scale, return_lse=True
+    )
+    expected, expected_lse = reference.tree_attention(
+        x.q, *pools, x.plan, k_scale=scale, v_scale=scale
+    )
+    assert_rows_close(out, expected, TOLERANCE[dtype])
+    assert_rows_close(lse, expected_lse, 1e-5)
 
 
 def test_capacity_rows_are_zero(device: str) -> None:

@@ -54,7 +54,7 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
     cp_async_commit();
     Key ahead = look_up(part.first_tile + 2);
     const ThreadRows rows = thread_rows(p, tile, warp_row);
-    Queries<Traits> queries(s.staged_queries(), thread, warp_row);
+    Queries<Traits> queries(s.staged_queries(), warp_row);
     int at = 0, next = 1, after = 2;  // of s.keys: tables of tiles t, t + 1, t + 2
     for (int t = part.first_tile; t < part.last_tile; ++t) {
       const int stage = (t - part.first_tile) % 2;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
       }
       __syncthreads();  // tile t is there, and tile t - 1 is done with
       if (t == part.first_tile) {
-        queries.load();
+        queries.load(thread % 32);
         if constexpr (Traits::kQueriesInRegisters) __syncthreads();  // their stage is free
       }
       if (t + 1 < part.last_tile) {
@@ -80,10 +80,11 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
       if (thread == 0) count(Counter::kTiles);
       if (masked) {
         attend_tile<Traits, kFew, true>(s, stage, s.keys[at], keys_of(t), state, queries, rows,
-                                        logits);
+                                        logits,
+                                        thread_here());  // what masks need is not carried along
       } else {
         attend_tile<Traits, kFew, false>(s, stage, s.keys[at], kTileKeys, state, queries, rows,
-                                         logits);
+                                         logits, thread);
       }
       const int done = at;
       at = next;

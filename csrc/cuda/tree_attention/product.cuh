@@ -19,21 +19,20 @@ struct RowState {
 template <class Traits>
 struct Queries {
   const typename Traits::T* shared;  // the row tile
-  int thread;                        // of the CTA
   int warp_row;
   uint32_t frag[Traits::kQueriesInRegisters ? Traits::kDimSteps : 1][4];
 
-  __device__ __forceinline__ Queries(const typename Traits::T* shared_, int thread_, int warp_row_)
-      : shared(shared_), thread(thread_), warp_row(warp_row_) {}
+  __device__ __forceinline__ Queries(const typename Traits::T* shared_, int warp_row_)
+      : shared(shared_), warp_row(warp_row_) {}
 
-  __device__ __forceinline__ void load() {
+  __device__ __forceinline__ void load(int lane) {
     if constexpr (Traits::kQueriesInRegisters) {
 #pragma unroll
-      for (int step = 0; step < Traits::kDimSteps; ++step) ldmatrix_x4(frag[step], address(step));
+      for (int step = 0; step < Traits::kDimSteps; ++step)
+        ldmatrix_x4(frag[step], address(step, lane));
     }
   }
-  __device__ __forceinline__ const typename Traits::T* address(int step) const {
-    const int lane = thread % 32;
+  __device__ __forceinline__ const typename Traits::T* address(int step, int lane) const {
     return shared + swizzled<Traits::kHeadDim>(warp_row + lane % 16, 2 * step + lane / 16);
   }
 };
@@ -41,8 +40,7 @@ struct Queries {
 // score += Q K^T for the 16 keys of a chunk.
 template <class Traits>
 __device__ __forceinline__ void multiply_keys(float (&score)[2][4], const Queries<Traits>& queries,
-                                              const typename Traits::T* keys, int chunk) {
-  const int lane = queries.thread % 32;
+                                              const typename Traits::T* keys, int chunk, int lane) {
   const int key = chunk * 16 + lane / 16 * 8 + lane % 8;
 #pragma unroll
   for (int step = 0; step < Traits::kDimSteps; ++step) {
@@ -54,7 +52,7 @@ __device__ __forceinline__ void multiply_keys(float (&score)[2][4], const Querie
       mma_m16n8k16<typename Traits::T>(score[1], queries.frag[step], high);
     } else {
       uint32_t q[4];
-      ldmatrix_x4(q, queries.address(step));
+      ldmatrix_x4(q, queries.address(step, lane));
       mma_m16n8k16<typename Traits::T>(score[0], q, low);
       mma_m16n8k16<typename Traits::T>(score[1], q, high);
     }
@@ -137,15 +135,16 @@ template <class Traits, bool kFew, bool kMasked>
 __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stage,
                                             const KeyTable<Traits::kTileKeys>& table, int num_keys,
                                             RowState<Traits>& state, const Queries<Traits>& queries,
-                                            const ThreadRows& rows, const Logits& logits) {
+                                            const ThreadRows& rows, const Logits& logits,
+                                            int thread) {
   using T = typename Traits::T;
   constexpr int kChunks = kFew ? 1 : Traits::kNumChunks;
-  const int warp = queries.thread / 32;
+  const int warp = thread / 32, lane = thread % 32;
   uint32_t seen = ~0u;
   uint64_t bad_values = 0;
   if constexpr (kMasked) {
-    if (queries.thread == 0) count(Counter::kMaskedTiles);
-    seen = chunks_seen(table, rows, queries.thread % 32);
+    if (thread == 0) count(Counter::kMaskedTiles);
+    seen = chunks_seen(table, rows, lane);
     bad_values = find_bad_values<Traits>(s, stage, num_keys);
   }
   if (kFew && warp >= Traits::kNumChunks) seen = 0;  // narrow tiles have fewer chunks than warps
@@ -159,9 +158,8 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
 #pragma unroll
     for (int i = 0; i < 8; ++i) score[c][i / 4][i % 4] = 0.0f;
     if (!kMasked || (seen >> chunk & 1) != 0) {
-      multiply_keys(score[c], queries, s.k_tile(stage), chunk);
-      finish_scores<typename Traits::Scores, kMasked>(score[c], chunk, table, rows, logits,
-                                                      queries.thread % 32);
+      multiply_keys(score[c], queries, s.k_tile(stage), chunk, lane);
+      finish_scores<typename Traits::Scores, kMasked>(score[c], chunk, table, rows, logits, lane);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) score[c][i / 4][i % 4] = -kInfinity;
@@ -181,7 +179,7 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
   for (int c = 0; c < kChunks; ++c) {
     const int chunk = kFew ? warp : c;
     if (!kMasked || (seen >> chunk & 1) != 0) {
-      multiply_values(state, weights[c], s.v_tile(stage), chunk, queries.thread % 32);
+      multiply_values(state, weights[c], s.v_tile(stage), chunk, lane);
     }
   }
 }
