@@ -264,7 +264,7 @@ FAULTS = [
         "remap_kv/kernel.cuh",
         "    __syncthreads();  // all claims are made\n",
         "",
-        "tests/test_remap_kv.py -k simt",
+        "tests/test_remap_kv_device.py -k 'status_4 and shared_block and one_cta'",
     ),
     _fault(
         "remap.crossing_moves_in_any_order",
@@ -278,7 +278,7 @@ FAULTS = [
         "remap_kv/kernel.cuh",
         "== static_cast<int>(gridDim.x) - 1;",
         "== 0;",
-        _REMAP.format("many_custom"),
+        "tests/test_remap_kv_device.py -k 'beyond_one_launch and many_custom'",
     ),
     _fault(
         "remap.racy_rows_one_behind",
