@@ -28,7 +28,7 @@ from simt_faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutants"
-COPIED = ("CMakeLists.txt", "csrc", "tests/simt", "bench/micro")  # all that CMake looks at
+COPIED = ("CMakeLists.txt", "csrc", "tests/simt", "tests/bench", "bench/micro")  # CMake looks there
 BUILD = COPY / "build"
 TEST_SECONDS = 300  # a fault may make a kernel run for ever
 NO_TESTS, FAILED_TESTS = 5, 1  # pytest's exit statuses
