@@ -104,6 +104,11 @@ __device__ __forceinline__ float log2_approx(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // To about 2^-11: fine before 16-bit products, not for fp32 results (tanhf is).
 __device__ __forceinline__ float tanh_approx(float x) {
   float y;

@@ -6,17 +6,6 @@
 
 namespace treeattn::cuda {
 
-template <class Traits>
-__device__ __forceinline__ Logits logits_of(const TreeAttentionParams& p, int kv_head) {
-  Logits logits;
-  logits.scale = p.sm_scale * scale_of(p.k_pool, kv_head);
-  logits.factor = Traits::Scores::kBends ? 1.0f : logits.scale * kLog2E;
-  logits.cap = p.logits_soft_cap;
-  logits.one_over_cap = p.logits_soft_cap > 0.0f ? 1.0f / p.logits_soft_cap : 0.0f;
-  logits.window = p.window;
-  return logits;
-}
-
 // One part of a row tile. All threads of the CTA; shared memory is free at the call.
 //
 // Each step waits for the tile that was started a step before, then starts the next one and works
@@ -31,7 +20,10 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
   const RowTile& tile = part.tile;
   const int thread = thread_here();
   const int warp_row = kFew ? 0 : thread / 32 * 16;
-  const Logits logits = logits_of<Traits>(p, tile.kv_head);
+  const Logits logits{.p = p,
+                      .l = l,
+                      .scale = p.sm_scale * scale_of(p.k_pool, tile.kv_head) *
+                               (Traits::Scores::kBends ? 1.0f : kLog2E)};
   const int lowest_max_position = tile.context_len + l.work.max_depths()[tile.request];
   const auto keys_of = [&](int t) {
     return min(kTileKeys, (tile.num_keys - t * kTileKeys + 15) / 16 * 16);
@@ -74,9 +66,8 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
       }
       put_key(p, tile, ahead, s.keys[after]);
       ahead = look_up(t + 3);
-      const bool masked =
-          (t + 1) * kTileKeys > tile.context_len ||
-          (logits.window > 0 && t * kTileKeys <= lowest_max_position - logits.window);
+      const bool masked = (t + 1) * kTileKeys > tile.context_len ||
+                          (p.window > 0 && t * kTileKeys <= lowest_max_position - p.window);
       if (thread == 0) count(Counter::kTiles);
       if (masked) {
         attend_tile<Traits, kFew, true>(s, stage, s.keys[at], keys_of(t), state, queries, rows,
@@ -84,7 +75,7 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
                                         thread_here());  // what masks need is not carried along
       } else {
         attend_tile<Traits, kFew, false>(s, stage, s.keys[at], kTileKeys, state, queries, rows,
-                                         logits, thread);
+                                         logits, Traits::Scores::kBends ? thread_here() : thread);
       }
       const int done = at;
       at = next;

@@ -144,12 +144,12 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
   uint64_t bad_values = 0;
   if constexpr (kMasked) {
     if (thread == 0) count(Counter::kMaskedTiles);
-    seen = chunks_seen(table, rows, lane);
+    seen = chunks_seen(table, s.part.tile, queries.warp_row, lane);
     bad_values = find_bad_values<Traits>(s, stage, num_keys);
   }
   if (kFew && warp >= Traits::kNumChunks) seen = 0;  // narrow tiles have fewer chunks than warps
   if constexpr (!kMasked) {
-    if (seen == 0 || rows.last_place < rows.first_place) return;
+    if (seen == 0 || queries.warp_row >= s.part.tile.num_rows) return;
   }
   float score[kChunks][2][4];
 #pragma unroll
@@ -165,14 +165,14 @@ __device__ __forceinline__ void attend_tile(AttentionShared<Traits>& s, int stag
       for (int i = 0; i < 8; ++i) score[c][i / 4][i % 4] = -kInfinity;
     }
   }
-  weigh(score, state, logits.factor);
+  weigh(score, state, Traits::Scores::kBends ? 1.0f : logits.scale);
   uint32_t weights[kChunks][4];
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) pack_weights<T>(weights[c], score[c]);
   if constexpr (kMasked) {
     if (bad_values != 0) {
       add_bad_values<Traits, kChunks>(s, stage, table, num_keys, bad_values, kFew ? warp : 0, seen,
-                                      weights, rows, logits.window, state.out);
+                                      weights, rows, logits.p.window, state.out);
     }
   }
 #pragma unroll

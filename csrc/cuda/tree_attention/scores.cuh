@@ -2,7 +2,7 @@
 // Rows of a warp, their scores, and who sees what.
 #pragma once
 
-#include "cuda/tree_attention/traits.cuh"
+#include "cuda/tree_attention/tile_loader.cuh"
 
 namespace treeattn::cuda {
 
@@ -16,27 +16,26 @@ struct ThreadRows {
   int place[2];     // -1: no row
   int position[2];  // of the query
   float slope[2];
-  int first_place, last_place;  // of the warp; last < first: no rows
 };
 
-// What turns a product of q and k into a logit. `factor` takes scores to base 2.
+// What turns a product of q and k into a logit. The rest of it stays in the launch's constants.
 struct Logits {
-  float scale;   // sm_scale times the fp8 scale of K
-  float factor;  // of scores as the softmax sees them: scale log2(e), or 1 where they are bent
-  float cap, one_over_cap;
-  int window;  // 0: none
+  const TreeAttentionParams& p;
+  const AttentionLaunch& l;
+  float scale;  // sm_scale times the fp8 scale of K; to base 2 where scores are not bent
 };
 
 __device__ __forceinline__ float tanh_by_exp(float x) {
   const float e = exp2_approx(-2.0f * kLog2E * fabsf(x));
-  return copysignf((1.0f - e) / (1.0f + e), x);
+  return copysignf((1.0f - e) * reciprocal_approx(1.0f + e), x);
 }
 
 template <class Scores>
 __device__ __forceinline__ float bend(float score, const Logits& logits, float slope,
                                       int distance) {
   float x = score * logits.scale;
-  if (logits.cap > 0.0f) x = logits.cap * tanh_by_exp(x * logits.one_over_cap);
+  const float cap = logits.p.logits_soft_cap;
+  if (cap > 0.0f) x = cap * tanh_by_exp(x * logits.l.one_over_cap);
   return fmaf(slope, static_cast<float>(distance), x) * kLog2E;
 }
 
@@ -63,23 +62,23 @@ __device__ __forceinline__ ThreadRows thread_rows(const TreeAttentionParams& p, 
           p.alibi_slopes[tile.kv_head * tile.group_size + packed - place * tile.group_size];
     }
   }
-  const int num_rows = tile.num_rows - warp_row < 16 ? tile.num_rows - warp_row : 16;
-  const int first = tile.first_row + warp_row;
-  rows.first_place = num_rows > 0 ? first / tile.group_size : 0;
-  rows.last_place = num_rows > 0 ? (first + num_rows - 1) / tile.group_size : -1;
   return rows;
 }
 
 // Bit c: some row of the warp may see a key of chunk c. The same for all lanes.
 template <int kTileKeys>
 __device__ __forceinline__ uint32_t chunks_seen(const KeyTable<kTileKeys>& table,
-                                                const ThreadRows& rows, int lane) {
+                                                const RowTile& tile, int warp_row, int lane) {
+  if (warp_row >= tile.num_rows) return 0;
+  const int first_row = tile.first_row + warp_row;
+  const int last_row = tile.first_row + min(warp_row + 16, tile.num_rows) - 1;
+  const int first_place = first_row / tile.group_size, last_place = last_row / tile.group_size;
   uint32_t chunks = 0;
 #pragma unroll
   for (int half = 0; half < kTileKeys / 32; ++half) {
     const int first = table.first[half * 32 + lane], count = table.count[half * 32 + lane];
     const uint32_t keys =
-        __ballot_sync(0xffffffff, first <= rows.last_place && rows.first_place - first < count);
+        __ballot_sync(0xffffffff, first <= last_place && first_place - first < count);
     if ((keys & 0xffff) != 0) chunks |= 1u << 2 * half;
     if ((keys >> 16) != 0) chunks |= 2u << 2 * half;
   }
@@ -115,7 +114,7 @@ __device__ __forceinline__ void finish_scores(float (&score)[2][4], int chunk,
                                       table.position[column] - rows.position[i / 2]);
       }
       if constexpr (kMasked) {
-        if (!sees<Scores::kBends>(table, column, rows, i / 2, logits.window)) {
+        if (!sees<Scores::kBends>(table, column, rows, i / 2, logits.p.window)) {
           score[tile][i] = -kInfinity;
         }
       }

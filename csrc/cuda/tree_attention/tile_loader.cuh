@@ -10,8 +10,9 @@ namespace treeattn::cuda {
 struct AttentionLaunch {
   PlanWork work;
   float* states;
-  int unit_tiles;     // 0: keys are split anywhere; else between multiples of so many tiles
-  bool wide_queries;  // rows start at multiples of 16 bytes, as do all of their 16-byte pieces
+  int unit_tiles;      // 0: keys are split anywhere; else between multiples of so many tiles
+  float one_over_cap;  // of logits_soft_cap, where there is one
+  bool wide_queries;   // rows start at multiples of 16 bytes, as do all of their 16-byte pieces
   bool wide_keys;
   bool wide_out;
 };

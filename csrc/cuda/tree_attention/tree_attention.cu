@@ -85,6 +85,7 @@ void tree_attention(const TreeAttentionParams& p, const AttentionWorkspace& work
       .work = workspace.plan,
       .states = workspace.states,
       .unit_tiles = workspace.batch_invariant ? kInvariantKeys / tile_keys(p.k_pool.head_dim) : 0,
+      .one_over_cap = p.logits_soft_cap > 0.0f ? 1.0f / p.logits_soft_cap : 0.0f,
       .wide_queries =
           dims_are_wide && rows_aligned(p.q, {p.stride_q_node, p.stride_q_head}, element, 16),
       .wide_keys = pool_is_wide(p.k_pool) && pool_is_wide(p.v_pool),

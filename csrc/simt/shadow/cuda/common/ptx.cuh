@@ -58,6 +58,7 @@ void cp_async_wait() {
 
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline float log2_approx(float x) { return std::log2(x); }
+inline float reciprocal_approx(float x) { return 1.0f / x; }
 inline float tanh_approx(float x) { return std::tanh(x); }
 
 inline uint4 load_16(const void* global, const Site& site = Site::current()) {
