@@ -118,15 +118,15 @@ FAULTS = [
     _fault(
         "attention.unmasked_tail",
         "tree_attention/kernel.cuh",
-        "          (t + 1) * kTileKeys > tile.context_len ||\n",
-        "          t * kTileKeys > tile.context_len ||\n",
+        "masked = (t + 1) * kTileKeys > tile.context_len ||",
+        "masked = t * kTileKeys > tile.context_len ||",
         _ATTEND.format("bf16"),
     ),
     _fault(
         "attention.mask_code_on_prefix_tiles",
         "tree_attention/kernel.cuh",
-        "          (t + 1) * kTileKeys > tile.context_len ||\n",
-        "          (t + 2) * kTileKeys > tile.context_len ||\n",
+        "masked = (t + 1) * kTileKeys > tile.context_len ||",
+        "masked = (t + 2) * kTileKeys > tile.context_len ||",
         _WORK.format("prefix_tiles_run_no_mask_code"),
     ),
     _fault(
