@@ -33,6 +33,10 @@ class CMakeExtension(Extension):
 class CMakeBuild(build_ext):
     """Configures once, then builds all modules straight into their final folder."""
 
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.build_temp = "build/release"  # the tree of the preset
+
     def run(self) -> None:
         if importlib.util.find_spec("torch") is None:
             raise SystemExit(

@@ -154,7 +154,7 @@ def test_rows_join_code_and_launches() -> None:
         kernel_resources.make_rows(code, {"k<Half>": Launch(128, 0)}, ["90"])
 
 
-def test_spills_local_memory_and_low_occupancy_are_refused_by_name() -> None:
+def test_spills_local_memory_low_occupancy_and_large_ctas_are_refused_by_name() -> None:
     assert kernel_resources.complaints([GOOD]) == []
     (spill,) = kernel_resources.complaints([replace(GOOD, spill_bytes=24, local_bytes=32)])
     assert spill.startswith("k<Half> on sm_80: 32 bytes of local memory per thread, 24 bytes")
@@ -166,6 +166,10 @@ def test_spills_local_memory_and_low_occupancy_are_refused_by_name() -> None:
         f"{name} on sm_80: 1 CTAs per SM, must be 2 or more"
     ]
     assert kernel_resources.complaints([replace(few, ctas_per_sm=2)]) == []
+    large = replace(few, ctas_per_sm=2, shared_bytes=81921)
+    assert kernel_resources.complaints([large]) == [
+        f"{name} on sm_80: 81921 shared bytes, must be 81920 or fewer"
+    ]
     wide = replace(few, kernel=name.replace("128", "256"))
     assert kernel_resources.complaints([wide]) == []
 

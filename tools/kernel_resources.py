@@ -31,8 +31,12 @@ from occupancy import SMS, ctas_per_sm
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 3
-# CTAs per SM that hide the latency of each other's loads.
-MIN_CTAS = {r"tree_attention_kernel<.*, (64|128), \w+>>": 2}
+# By kernel: CTAs per SM that hide the latency of each other's loads, and bytes that Q and two
+# stages of 64 keys take.
+LIMITS = {
+    r"tree_attention_kernel<.*, 64, \w+>>": (3, 40 * 1024),
+    r"tree_attention_kernel<.*, 128, \w+>>": (2, 80 * 1024),
+}
 COMPILER = "Compiler: "
 
 
@@ -148,9 +152,13 @@ def complaints(rows: list[Row]) -> list[str]:
                 f"{kernel}: {row.local_bytes} bytes of local memory per thread, {row.spill_bytes} "
                 "bytes of spill stores; both must be 0"
             )
-        for pattern, least in MIN_CTAS.items():
-            if re.fullmatch(pattern, row.kernel) and row.ctas_per_sm < least:
+        for pattern, (least, most) in LIMITS.items():
+            if not re.fullmatch(pattern, row.kernel):
+                continue
+            if row.ctas_per_sm < least:
                 found.append(f"{kernel}: {row.ctas_per_sm} CTAs per SM, must be {least} or more")
+            if row.shared_bytes > most:
+                found.append(f"{kernel}: {row.shared_bytes} shared bytes, must be {most} or fewer")
     return found
 
 

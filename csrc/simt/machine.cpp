@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simt/machine.h"
 
-#include <bit>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -52,7 +52,6 @@ struct Meeting {
 };
 
 struct Warp {
-  uint32_t ready;
   int num_meetings;
   std::array<Meeting, kWarpSize> meetings;  // of disjoint lanes
 };
@@ -150,7 +149,7 @@ class Machine {
       for (int i = 0; i < kWarpSize; ++i) all[i] = mask >> i & 1 ? lanes[i].brought : nullptr;
       meeting = warp.meetings[--warp.num_meetings];
       complete(all, mask, site);
-      warp.ready |= mask;
+      make_ready(index / kWarpSize, mask);
     }
     go_on();
   }
@@ -172,7 +171,7 @@ class Machine {
   void preempt() {
     if (!order_.is_random()) return;
     const int64_t index = self_ - threads_.data();
-    warps_[index / kWarpSize].ready |= 1u << index % kWarpSize;
+    make_ready(index / kWarpSize, 1u << index % kWarpSize);
     go_on();
   }
 
@@ -231,10 +230,18 @@ class Machine {
     if (!fault_.empty()) stacks_.wipe();
   }
 
+  void make_ready(int64_t warp, uint32_t lanes) {
+    ready_[warp] |= lanes;
+    ready_warps_ |= 1u << warp;
+  }
+
   void make_all_ready() {
-    for (int w = 0; w < num_warps_; ++w) warps_[w].ready = ~0u;
-    const int in_last = num_threads_ - (num_warps_ - 1) * kWarpSize;
-    if (in_last < kWarpSize) warps_[num_warps_ - 1].ready = (1u << in_last) - 1;
+    ready_warps_ = 0;
+    ready_.fill(0);
+    for (int first = 0; first < num_threads_; first += kWarpSize) {
+      const int lanes = std::min(num_threads_ - first, kWarpSize);
+      make_ready(first / kWarpSize, ~0u >> (kWarpSize - lanes));
+    }
   }
 
   // Lets the next thread run, or whoever launched when nobody can.
@@ -257,17 +264,12 @@ class Machine {
 
   // A ready thread, which is then no longer ready; -1 when there is none.
   int pick() {
-    const int first = order_.first_warp(num_warps_);
-    const int step = order_.step();
-    for (int i = 0, w = first; i < num_warps_; ++i, w += step) {
-      if (w == num_warps_) w = 0;
-      Warp& warp = warps_[w];
-      if (warp.ready == 0) continue;
-      const int lane = order_.pick_lane(warp.ready);
-      warp.ready &= ~(1u << lane);
-      return w * kWarpSize + lane;
-    }
-    return -1;
+    if (ready_warps_ == 0) return -1;
+    const int warp = order_.pick(ready_warps_);
+    const int lane = order_.pick(ready_[warp]);
+    ready_[warp] &= ~(1u << lane);
+    if (ready_[warp] == 0) ready_warps_ &= ~(1u << warp);
+    return warp * kWarpSize + lane;
   }
 
   std::string divergence() const {
@@ -317,6 +319,9 @@ class Machine {
   Stacks stacks_;
   std::vector<Thread> threads_;
   std::array<Warp, kMaxWarps> warps_{};
+  std::array<uint32_t, kMaxWarps> ready_{};  // lanes of each warp
+  uint32_t ready_warps_ = 0;                 // those with a ready lane
+  static_assert(kMaxWarps <= 32);
   std::vector<int64_t> ctas_;
   std::unique_ptr<char, FreeAligned> shared_;
 };

@@ -40,7 +40,7 @@ void Order::shuffle(int64_t count, std::vector<int64_t>& ctas) {
   for (int64_t i = count - 1; i > 0; --i) std::swap(ctas[i], ctas[random() % (i + 1)]);
 }
 
-int Order::pick_lane(uint32_t ready) {
+int Order::pick(uint32_t ready) {
   if (kind_ == Kind::kForward) return std::countr_zero(ready);
   if (kind_ == Kind::kReverse) return 31 - std::countl_zero(ready);
   const int turn = static_cast<int>(random() & 31);

@@ -18,16 +18,8 @@ class Order {
   // The numbers 0 .. count - 1 as CTAs shall run.
   void shuffle(int64_t count, std::vector<int64_t>& ctas);
 
-  // Warps are looked at from here on, by steps of step().
-  int first_warp(int num_warps) {
-    if (kind_ == Kind::kForward) return 0;
-    if (kind_ == Kind::kReverse) return num_warps - 1;
-    return static_cast<int>(random() % static_cast<uint32_t>(num_warps));
-  }
-  int step() const { return kind_ == Kind::kReverse ? -1 : 1; }
-
-  // One of the set bits of `ready`, which is not 0.
-  int pick_lane(uint32_t ready);
+  // The number of a set bit of `ready`, which is not 0: of a warp among warps, a lane among lanes.
+  int pick(uint32_t ready);
 
  private:
   enum class Kind { kForward, kReverse, kRandom };

@@ -32,11 +32,11 @@ def run(build: Path, program: str, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
-def test_neither_python_nor_torch_is_looked_for(micro_build: Path) -> None:
-    cache = (micro_build / "CMakeCache.txt").read_text()
+def test_neither_python_nor_torch_is_looked_for(configured_alone: Path) -> None:
+    cache = (configured_alone / "CMakeCache.txt").read_text()
     assert "TREEATTN_MODULES:BOOL=OFF" in cache
     assert "Python_EXECUTABLE" not in cache
-    rules = (micro_build / "build.ninja").read_text()
+    rules = (configured_alone / "build.ninja").read_text()
     assert "libtreeattn_cpu.a" in rules and "libtorch" not in rules
 
 

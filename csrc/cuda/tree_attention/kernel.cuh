@@ -75,7 +75,7 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
                                         thread_here());  // what masks need is not carried along
       } else {
         attend_tile<Traits, kFew, false>(s, stage, s.keys[at], kTileKeys, state, queries, rows,
-                                         logits, Traits::Scores::kBends ? thread_here() : thread);
+                                         logits, Traits::kCarriesThread ? thread : thread_here());
       }
       const int done = at;
       at = next;

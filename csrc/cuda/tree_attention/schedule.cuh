@@ -48,7 +48,6 @@ __device__ inline RequestLine request_line(const TreeAttentionParams& p, const A
     line.first_tile = first_key / kTileKeys / l.unit_tiles * l.unit_tiles;
     line.num_units = divide_up(divide_up(most_keys, kTileKeys) - line.first_tile, l.unit_tiles);
   }
-  line.size = int64_t{line.num_units} * line.num_row_tiles * p.k_pool.num_kv_heads;
   return line;
 }
 
@@ -73,7 +72,7 @@ __device__ __forceinline__ void measure_requests(const TreeAttentionParams& p,
   __syncthreads();  // all are done with the requests before
   if (request < p.num_requests) {
     s.lines[threadIdx.x] = request_line<Traits::kTileKeys>(p, l, request);
-    s.request_rows[threadIdx.x] = make_int2(p.node_indptr[request], p.node_indptr[request + 1]);
+    s.request_rows()[threadIdx.x] = make_int2(p.node_indptr[request], p.node_indptr[request + 1]);
   }
   __syncthreads();  // the lines of these requests are known
 }
@@ -89,11 +88,12 @@ __device__ __forceinline__ bool find_stretch(const TreeAttentionParams& p, const
     measure_requests<Traits>(p, l, s, first);
     const int count = min(Traits::kNumThreads, p.num_requests - first);
     for (int i = 0; i < count; ++i) {
-      if (s.lines[i].size == 0) continue;
-      line.total += s.lines[i].size;
+      const int64_t size = s.lines[i].size(p.k_pool.num_kv_heads);
+      if (size == 0) continue;
+      line.total += size;
       line.longest = max(line.longest, s.lines[i].num_units);
-      clear(owned, s.request_rows[i].x);
-      owned = s.request_rows[i].y;
+      clear(owned, s.request_rows()[i].x);
+      owned = s.request_rows()[i].y;
     }
   }
   clear(owned, p.num_nodes);
@@ -107,7 +107,7 @@ __device__ __forceinline__ bool find_stretch(const TreeAttentionParams& p, const
     const int count = min(Traits::kNumThreads, p.num_requests - first);
     for (int i = 0; i < count; ++i) {
       const int64_t before = total;
-      total += s.lines[i].size;
+      total += s.lines[i].size(p.k_pool.num_kv_heads);
       if (static_cast<int>(threadIdx.x) != i || begin < before || begin >= total) continue;
       s.stretch = {.line = line,
                    .begin = begin,
@@ -163,8 +163,9 @@ __device__ inline Part next_part(const TreeAttentionParams& p, const AttentionLa
                                                  : request_line<Traits::kTileKeys>(p, l, request);
   };
   RequestLine request_line = line_of(stretch.request);
-  while (unit >= stretch.first + request_line.size) {
-    stretch.first += request_line.size;
+  const int num_kv_heads = p.k_pool.num_kv_heads;
+  while (unit >= stretch.first + request_line.size(num_kv_heads)) {
+    stretch.first += request_line.size(num_kv_heads);
     request_line = line_of(++stretch.request);
   }
   const int request = stretch.request;

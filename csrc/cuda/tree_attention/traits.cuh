@@ -35,7 +35,9 @@ struct AttentionTraits {
   static constexpr bool kConverts = !std::is_same_v<T, Kv>;
   // Above 128 they would be 64 registers more; then they stay in shared memory.
   static constexpr bool kQueriesInRegisters = kHeadDim <= 128;
-  static constexpr int kMinCtas = kHeadDim <= 128 ? 2 : 1;
+  // Read anew for each tile, the thread's number takes no register across the loop.
+  static constexpr bool kCarriesThread = !Scores::kBends && kHeadDim > 64;
+  static constexpr int kMinCtas = kHeadDim <= 64 ? 3 : kHeadDim <= 128 ? 2 : 1;
 
   static constexpr int kTileElements = kTileKeys * kHeadDim;
   static constexpr int kStageBytes = 2 * kTileElements * static_cast<int>(sizeof(Kv));
@@ -56,11 +58,10 @@ struct AttentionShared {
   using T = typename Traits::T;
   using Kv = typename Traits::Kv;
 
-  alignas(128) char bulk[Traits::kBulkBytes];  // stages, or what the phases after the loop need
+  alignas(128) char bulk[Traits::kBulkBytes];  // stages, or what other phases need
   alignas(128) T queries[Traits::kQueriesInRegisters ? 8 : kTileRows * Traits::kHeadDim];
   KeyTable<Traits::kTileKeys> keys[3];  // of the tile at work and of the two after it
   RequestLine lines[Traits::kNumThreads];
-  int2 request_rows[Traits::kNumThreads];
   Stretch stretch;
   Part part;
   uint32_t bad_values[2];  // bit c: V row c of the tile holds NaN or inf
@@ -68,6 +69,8 @@ struct AttentionShared {
   int arrived;
   float warp_max[Traits::kNumWarps][16], warp_sum[Traits::kNumWarps][16];
 
+  // First row and row past the last of as many requests as lines; before the first tile only.
+  __device__ int2* request_rows() { return reinterpret_cast<int2*>(bulk); }
   __device__ Kv* k_stage(int stage) {
     return reinterpret_cast<Kv*>(bulk + stage * Traits::kStageBytes);
   }

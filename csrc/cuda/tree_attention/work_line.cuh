@@ -12,7 +12,10 @@ struct RequestLine {
   int num_row_tiles = 0;
   int first_tile = 0;  // of keys; no row sees an earlier one
   int num_units = 0;   // per row tile
-  int64_t size = 0;    // over all row tiles and KV heads
+
+  __device__ int64_t size(int num_kv_heads) const {
+    return int64_t{num_units} * num_row_tiles * num_kv_heads;
+  }
 };
 
 struct Line {
