@@ -11,20 +11,24 @@ import torch
 import treeattn
 from support import simt
 from support.attention import AttentionCase
+from support.through_device import ThroughDevice
+from treeattn import _namespace
 
 CPU_ISAS = ("portable", "avx2", "avx512", "avx512_bf16")
 # The emulator takes part once per order in which it may run a kernel's threads.
 EMULATED = tuple(f"simt-{order}" for order in simt.ORDERS)
 ON_GPU = pytest.param("cuda", marks=pytest.mark.cuda)
+THROUGH_GPU = pytest.param("cuda-through", marks=pytest.mark.cuda)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 
-    A file whose ops all have CUDA kernels says so by `MACHINES = "all"`, or `"host"` where its
-    tensors lie in host memory, or `"one_order"` where besides one order of threads is enough; else
-    the CPU runs it. A test that takes `cpu_isa` runs on the CPU once per instruction set, and
-    only there in a file of "all". One that only uses the fixture leaves its tensors on the host.
+    `MACHINES = "all"`: the tensors are made on `device`. `"host"`: they lie in host memory, and
+    calls pass through the GPU there; `"one_order"` likewise, where one order of the emulator's
+    threads is enough. `"device"`: as "all" without the CPU. Else the CPU alone runs the file. A
+    test that takes `cpu_isa` runs on the CPU once per instruction set, and only there in a file of
+    "all". One that only uses the fixture has its tensors in host memory.
     """
     if "machine" not in metafunc.fixturenames:
         return
@@ -34,8 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if which == "all" and len(cpu) > 1:
         which = "cpu"
     num_orders = {"cpu": 0, "one_order": 1}.get(which, len(EMULATED))
-    on_gpu = [ON_GPU] if which == "all" and asks else []
-    metafunc.parametrize("machine", [*cpu, *EMULATED[:num_orders], *on_gpu], indirect=True)
+    machines = [*([] if which == "device" else cpu), *EMULATED[:num_orders]]
+    if which != "cpu":
+        machines.append(ON_GPU if which in ("all", "device") and asks else THROUGH_GPU)
+    metafunc.parametrize("machine", machines, indirect=True)
 
 
 @pytest.fixture
@@ -46,6 +52,8 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("torch sees no GPU")
     if name == "cpu" and variant:
         force_cpu_isa(monkeypatch, variant)
+    if name == "cuda" and variant:
+        monkeypatch.setattr(_namespace, "ops", ThroughDevice(torch.ops.treeattn, "cuda"))
     if name != "simt":
         yield name
         return
@@ -66,9 +74,9 @@ def force_cpu_isa(monkeypatch: pytest.MonkeyPatch, isa: str) -> None:
 
 
 @pytest.fixture
-def device(machine: str) -> str:
+def device(machine: str, request: pytest.FixtureRequest) -> str:
     """Where a test's tensors lie; one test body serves every machine."""
-    return "cuda" if machine == "cuda" else "cpu"
+    return "cuda" if request.node.callspec.params["machine"] == "cuda" else "cpu"
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 
 #include <cstring>
 #include <map>
+#include <utility>
 
+#include "simt/graph.h"
 #include "simt/launch_log.h"
 
 namespace {
@@ -62,19 +64,23 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int valu
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
-  if (bytes > 0) std::memset(memory, value, bytes);
-  return cudaSuccess;
+  return treeattn::simt::submit([=] {
+    if (bytes > 0) std::memset(memory, value, bytes);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
+  return treeattn::simt::submit([=] {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return cudaSuccess;
+  });
 }
 
 namespace treeattn::simt {
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*invoke)(void*),
-                   void* call) {
+                   std::shared_ptr<void> call) {
   const dim3 &grid = config.gridDim, &block = config.blockDim;
   const int64_t num_threads = int64_t{block.x} * block.y * block.z;
   if (num_threads < 1 || num_threads > kMaxThreads || block.z > kMaxBlockZ || grid.x < 1 ||
@@ -94,8 +100,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*
                        .block = {block.x, block.y, block.z},
                        .shared_bytes = config.dynamicSmemBytes,
                        .invoke = invoke,
-                       .call = call};
-  return run(request) ? cudaSuccess : cudaErrorLaunchFailure;
+                       .call = call.get()};
+  return submit([request, call = std::move(call)] {
+    return run(request) ? cudaSuccess : cudaErrorLaunchFailure;
+  });
 }
 
 }  // namespace treeattn::simt

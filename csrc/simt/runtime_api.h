@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -47,9 +48,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 namespace treeattn::simt {
 
-// Checks what a device would, then runs.
+// Checks what a device would, then runs, or waits in a graph (graph.h). `invoke(call)` runs the
+// kernel for one thread.
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*invoke)(void*),
-                   void* call);
+                   std::shared_ptr<void> call);
 
 }  // namespace treeattn::simt
 
@@ -59,12 +61,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   struct Call {
     void (*kernel)(Expected...);
     std::tuple<std::decay_t<Expected>...> params;
-  } call{kernel, {std::forward<Actual>(actual)...}};
+  };
+  std::shared_ptr<Call> call(new Call{kernel, {std::forward<Actual>(actual)...}});
   return treeattn::simt::launch(
       *config, reinterpret_cast<const void*>(kernel),
       [](void* memory) {
         const Call& c = *static_cast<const Call*>(memory);
         std::apply(c.kernel, c.params);
       },
-      &call);
+      std::move(call));
 }

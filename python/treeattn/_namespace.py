@@ -15,8 +15,9 @@ def runs_on_device(tensor: Tensor) -> bool:
     return not tensor.is_cpu or ops is not torch.ops.treeattn
 
 
-def num_ctas(tensor: Tensor) -> int:
-    """CTAs that share an op's work where `tensor` lies: two per multiprocessor."""
-    if not tensor.is_cuda:
+def num_ctas(q: Tensor) -> int:
+    """CTAs that share tree_attention's work: as many as fit the multiprocessors at once."""
+    if not q.is_cuda:
         return emulated_ctas
-    return 2 * torch.cuda.get_device_properties(tensor.device).multi_processor_count
+    per_multiprocessor = 3 if q.shape[-1] <= 64 else 2
+    return per_multiprocessor * torch.cuda.get_device_properties(q.device).multi_processor_count

@@ -348,7 +348,7 @@ def _scale_tensor(scale: Scale, like: Tensor) -> Tensor | None:
         return None
     if isinstance(scale, Tensor):
         return scale.reshape(1) if scale.dim() == 0 else scale
-    return torch.tensor([scale], dtype=torch.float32, device=like.device)
+    return like.new_full((1,), scale, dtype=torch.float32)  # a graph can capture it
 
 
 def _as_list(planes: Tensor | Sequence[Tensor] | None) -> list[Tensor]:

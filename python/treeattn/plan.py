@@ -152,7 +152,7 @@ def _num_words(node_indptr: Tensor, num_nodes: int, max_depth: int | None) -> in
     if (
         node_indptr.dim() == 1
         and len(node_indptr) > 1
-        and (max_depth is None or node_indptr.is_cpu)
+        and (max_depth is None or not _namespace.runs_on_device(node_indptr))
     ):
         largest = min(num_nodes, max(b - a for a, b in pairwise([0, *node_indptr.tolist()])))
     return (largest + 31) // 32

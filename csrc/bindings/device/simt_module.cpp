@@ -9,7 +9,9 @@
 #include "bindings/device/ops.h"
 #include "bindings/match.h"
 #include "bindings/params.h"
+#include "simt/graph.h"
 #include "simt/machine.h"
+#include "treeattn/check.h"
 
 namespace treeattn::bindings {
 namespace {
@@ -25,6 +27,14 @@ void take_counters(const Tensor& out) {
   match.packed_from(out, "out", 0);
   std::copy(all.begin(), all.end(), mutable_data<int64_t>(out));
   simt::counters = {};
+}
+
+// What ops queue between _begin_capture and _end_capture runs at each _replay. The CPU tensor that
+// each takes only makes torch send the call here.
+void begin_capture(const Tensor&) { simt::begin_capture(); }
+void end_capture(const Tensor&) { simt::end_capture(); }
+void replay(const Tensor&) {
+  TREEATTN_CHECK(simt::replay() == cudaSuccess, "_replay: ", simt::fault());
 }
 
 // The checks of an op and nothing more. torch sends a call here when one of its tensors is a meta
@@ -54,11 +64,17 @@ PyObject* counter_names() {
 STABLE_TORCH_LIBRARY(treeattn_simt, m) {
   treeattn::bindings::define_ops(m);
   m.def("_counters(Tensor(a!) out) -> ()");
+  m.def("_begin_capture(Tensor cpu) -> ()");
+  m.def("_end_capture(Tensor cpu) -> ()");
+  m.def("_replay(Tensor cpu) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, CPU, m) {
   treeattn::bindings::implement_device_ops(m);
   m.impl("_counters", TORCH_BOX(&treeattn::bindings::take_counters));
+  m.impl("_begin_capture", TORCH_BOX(&treeattn::bindings::begin_capture));
+  m.impl("_end_capture", TORCH_BOX(&treeattn::bindings::end_capture));
+  m.impl("_replay", TORCH_BOX(&treeattn::bindings::replay));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, Meta, m) {

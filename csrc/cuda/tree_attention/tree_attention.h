@@ -10,9 +10,12 @@ namespace treeattn::cuda {
 struct AttentionWorkspace {
   PlanWork plan;
   float* states;  // partial results of row tiles whose keys are split
-  int num_ctas;   // that share the work; two per multiprocessor are good
+  int num_ctas;   // that share the work; as many as run at once are good
   bool batch_invariant;
 };
+
+// Tensor-core CTAs that fit a multiprocessor at once (docs/kernel_resources.md).
+constexpr int attention_ctas_per_sm(int head_dim) { return head_dim <= 64 ? 3 : 2; }
 
 // Floats that `states` must have. Batch invariant, there is a state for every part that any
 // request's keys may be split into.
