@@ -63,49 +63,43 @@ def test_a_wrong_peer_is_left_out(session: Session, monkeypatch: pytest.MonkeyPa
     assert "sdpa_gqa" not in row.peers and "error against fp64" in row.skipped["sdpa_gqa"]
 
 
+def clock_runs(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> list[float]:
+    """Let eager_packed's runs take `seconds` one by one when they are clocked, and those of other
+    peers a millisecond. Returns what is left of `seconds`."""
+    left = list(seconds)
+    honest = peers._MAKERS["eager_packed"]
+    marked: list[peers.Peer] = []
+
+    def make(inputs: peers._Inputs) -> peers.Peer:
+        marked.append(honest(inputs))
+        return marked[-1]
+
+    def clock(peer: peers.Peer) -> float:
+        return left.pop(0) if any(peer is one for one in marked) else 1e-3
+
+    monkeypatch.setitem(peers._MAKERS, "eager_packed", make)
+    monkeypatch.setattr(attention_row, "_seconds", clock)
+    return left
+
+
 def test_a_hopeless_peer_is_not_run_again(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, runs = peers._MAKERS["eager_packed"], 0
-
-    def slow(inputs: peers._Inputs) -> peers.Peer:
-        peer = honest(inputs)
-
-        def run() -> torch.Tensor:
-            nonlocal runs
-            runs += 1
-            time.sleep(0.05)
-            return peer.run()
-
-        return peers.Peer(run, peer.unpack)
-
-    monkeypatch.setitem(peers._MAKERS, "eager_packed", slow)
+    left = clock_runs(monkeypatch, [0.05] * 6)
     for _ in range(2):
         row = attention_row.measure(session, "A2", CASE, threads=2)
         assert "eager_packed" not in row.peers
-        assert "times the best peer" in row.skipped["eager_packed"]
-    assert runs == 4  # checked once and clocked three times, on the first row only
+        assert row.skipped["eager_packed"].startswith("50 ms, 50 times the best peer")
+    assert len(left) == 3  # clocked three times, on the first row only
     bf16 = Case(TOY, 20, "eagle-16", "bf16")
     attention_row.measure(session, "A2", bf16, threads=2)
-    assert runs == 8  # another dtype is another matter
+    assert left == []  # another dtype is another matter
 
 
 def test_one_slow_moment_is_forgiven(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, runs = peers._MAKERS["eager_packed"], 0
-
-    def disturbed(inputs: peers._Inputs) -> peers.Peer:
-        peer = honest(inputs)
-
-        def run() -> torch.Tensor:
-            nonlocal runs
-            runs += 1
-            time.sleep(0.05 if runs == 2 else 0.0)  # the first run that is clocked
-            return peer.run()
-
-        return peers.Peer(run, peer.unpack)
-
-    monkeypatch.setitem(peers._MAKERS, "eager_packed", disturbed)
+    left = clock_runs(monkeypatch, [0.05, 1e-3, 1e-3])
     row = attention_row.measure(session, "A2", CASE, threads=2)
+    assert left == []
     assert "eager_packed" in row.peers and not session.hopeless
 
 
