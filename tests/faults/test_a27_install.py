@@ -89,8 +89,9 @@ def sdist(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def source(folder: Path, sdist: Path) -> Path:
     """What the sdist holds, unpacked."""
+    filters = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.10.12, 3.11.4
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "source", filter="data")
+        archive.extractall(folder / "source", **filters)
     (inner,) = (folder / "source").iterdir()
     return inner
 
