@@ -21,6 +21,12 @@ ON_GPU = pytest.param("cuda", marks=pytest.mark.cuda)
 THROUGH_GPU = pytest.param("cuda-through", marks=pytest.mark.cuda)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test draws the same numbers in every run, whichever tests ran before it."""
+    torch.manual_seed(0)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 

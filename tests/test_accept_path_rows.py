@@ -239,7 +239,8 @@ def check_filters(vocab_size: int, dtype: torch.dtype, *, masked: bool = False) 
     rows = torch.stack(shapes_of_rows(vocab_size, generator)).to(dtype)
     rows = rows.repeat(3, 1)  # drawn at the first id that stays, at the last, and between
     count = len(rows) // 3
-    uniform = torch.cat([torch.zeros(count), torch.full((count,), 1 - 2.0**-24), torch.rand(count)])
+    between = torch.rand(count, generator=generator)
+    uniform = torch.cat([torch.zeros(count), torch.full((count,), 1 - 2.0**-24), between])
     options = {"rule": "target", "uniforms": torch.stack([torch.zeros_like(uniform), uniform], 1)}
     if masked:
         options["allowed"] = random_allowed(random.Random(7), len(rows), vocab_size)
