@@ -93,7 +93,7 @@ def plan(arguments: dict[str, Any]) -> TreePlan:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_plan_tree(case: Case, device: str) -> None:
+def test_plan_tree(case: Case, machine: str, device: str) -> None:
     for seed in range(3):
         arguments = case.make(device, seed)
         got = plan(arguments)
@@ -102,6 +102,12 @@ def test_plan_tree(case: Case, device: str) -> None:
             value = getattr(got, field)
             value = value.cpu() if isinstance(value, Tensor) else value
             expected = getattr(want, field)
+            if field == "ancestors" and machine != "cpu" and case.max_depth is not None:
+                # Of trees whose sizes only the device knows: as wide as all rows could need.
+                num_words = expected.shape[1]
+                assert value.shape[1] == -(-len(value) // 32) >= num_words
+                assert value[:, num_words:].count_nonzero() == 0
+                value = value[:, :num_words]
             if isinstance(expected, Tensor):
                 assert value.dtype == expected.dtype, field
                 assert torch.equal(value, expected), field

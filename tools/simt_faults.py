@@ -31,9 +31,9 @@ _WIDE = "tests/faults/test_a10_wide_offsets.py -k 'simt and {}'"
 FAULTS = [
     # ---- plan_tree ----
     _fault(
-        "plan.doubling_reads_what_was_written",
+        "plan.ranked_before_the_tour_is_linked",
         "plan_tree/depth_first.cuh",
-        "    __syncthreads();  // all have read before anyone writes\n",
+        "  __syncthreads();  // the tour is linked\n",
         "",
         _PLAN.format("one_tree or chain"),
     ),
