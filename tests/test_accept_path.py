@@ -91,6 +91,26 @@ def test_every_instruction_set(cpu_isa: str) -> None:
             check_against_oracle(Case(f"{cpu_isa}_{rule}_{dtype}_w", rule, 1700, dtype, 10))
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16], ids=str)
+def test_one_id_is_allowed_wherever_a_row_begins(dtype: torch.dtype, device: str) -> None:
+    """Rows of 33 ids begin at every place within 16 bytes."""
+    ids = [(row * 5) % 33 for row in range(33)] + list(range(9))
+    allowed = torch.zeros(len(ids), 2, dtype=torch.int32)
+    for row, id in enumerate(ids):
+        allowed[row, id // 32] = -(2**31) if id == 31 else 1 << id % 32
+    logits, plan = torch.randn(len(ids), 33).to(dtype), plan_of([[-1]] * len(ids))
+    for rule in ("greedy", "target"):
+        got = accept_path(
+            logits.to(device),
+            torch.zeros(len(ids), dtype=torch.int32, device=device),
+            on(device, plan),
+            rule=rule,
+            seeds=3,
+            allowed=allowed.to(device),
+        )
+        assert got.next_tokens.tolist() == ids
+
+
 @pytest.mark.parametrize("case", [(), (0, 0)], ids=["no_requests", "no_nodes"])
 def test_empty(case: tuple[int, ...]) -> None:
     plan = plan_of([[] for _ in case])

@@ -235,7 +235,7 @@ FAULTS = [
         "accept_path/row.cuh",
         "    return static_cast<uint32_t>(id < 0 ? bits << -id : bits);\n",
         "    return static_cast<uint32_t>(bits);\n",
-        _ACCEPT.format("target_masked"),
+        _ACCEPT.format("one_id_is_allowed"),
     ),
     _fault(
         "accept.follow_reads_before_the_barrier",
