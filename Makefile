@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# make demo | test | lint | kernel-resources | kernel-table | simt-mutants | clean | distclean;
+# make demo | test | lint | kernel-resources | kernel-table | cuda-module | simt-mutants | clean |
+# distclean;
 # PYTHON=python3.12 picks another interpreter (3.10+).
 # Everything lands in .venv. The stamps in it make a second call fast.
 PYTHON ?= python3
@@ -14,15 +15,17 @@ CXX_SOURCES := $(shell find csrc bench/micro tests/simt -name '*.cpp' -o -name '
 SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type f \( -name '*.py' \
              -o -name '*.json' -o -name CMakeLists.txt \)) CMakeLists.txt setup.py pyproject.toml
 
-.PHONY: demo test lint kernel-resources kernel-table simt-mutants clean distclean
+.PHONY: demo test test-build lint kernel-resources kernel-table cuda-module simt-mutants clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 demo: $(VENV)/.with-demo $(VENV)/.model
 	$(RUN) -m treeattn demo $(DEMO_ARGS)
 
-test: $(VENV)/.with-test $(VENV)/.model $(VENV)/.simt
+test: test-build
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-build: $(VENV)/.with-test $(VENV)/.model $(VENV)/.simt
 
 lint: $(VENV)/.with-dev
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
@@ -40,11 +43,18 @@ $(VENV)/.torch:
 
 # Registers, shared memory and spills of the CUDA kernels against the committed page; makes the page
 # anew. Without nvcc they say so and do nothing.
-RESOURCES = PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/kernel_resources.py
+KERNELS ?= build/kernels
+RESOURCES = PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/kernel_resources.py --build $(KERNELS)
 kernel-resources: $(VENV)/.cubins $(VENV)/.simt
 	$(RESOURCES) --check docs/kernel_resources.md || [ $$? -eq 3 ]
 kernel-table: $(VENV)/.cubins $(VENV)/.simt
 	$(RESOURCES) --markdown docs/kernel_resources.md || [ $$? -eq 3 ]
+
+# The CUDA half alone, into build/cuda; needs nvcc, neither a GPU nor a CUDA torch.
+CUDA_ARCHS ?= 8.0;9.0
+cuda-module: $(VENV)/.torch
+	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --preset cuda -DPython_EXECUTABLE=$(abspath $(RUN)) '-DTREEATTN_CUDA_ARCHS=$(CUDA_ARCHS)'
+	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --build --preset cuda
 
 # Faults put into the kernels one by one: each must turn a test red.
 simt-mutants: $(VENV)/.with-test
@@ -81,4 +91,4 @@ clean:
 	find python tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-cuda
