@@ -90,9 +90,9 @@ def test_opcheck_remap_kv(device: str) -> None:
     rest = p.slot_mapping, out.path, out.num_accepted, out.status, 4, torch.empty_like(out.status)
     plan = p.node_indptr, p.context_lens, p.block_table
     pools = [x.k_cache, x.k_cache.clone()], [x.v_cache, x.v_cache.clone()]
-    opcheck("remap_kv", *pools, [], [], *plan, *rest, None)
+    opcheck("remap_kv", *pools, [], [], *plan, *rest, None, None)
     stacked = [torch.stack(pools[0])], [torch.stack(pools[1])]
-    opcheck("remap_kv", *stacked, [], [], *plan, *rest, None)
+    opcheck("remap_kv", *stacked, [], [], *plan, *rest, None, None)
 
 
 def test_opcheck_merge_states(device: str) -> None:

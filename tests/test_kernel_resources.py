@@ -102,8 +102,8 @@ def test_stores_to_local_memory_have_their_width(mnemonic: str, num_bytes: int) 
             "write_kv_kernel<Half, 8>",
         ),
         (
-            "treeattn::cuda::remap_kv_plan_kernel(treeattn::RemapKvParams, int*)",
-            "remap_kv_plan_kernel",
+            "treeattn::cuda::plan_tree_kernel(treeattn::PlanTreeParams, treeattn::cuda::PlanWork)",
+            "plan_tree_kernel",
         ),
         ("void treeattn::cuda::walk<treeattn::cuda::Half, (bool)1>(int)", "walk<Half, true>"),
         (

@@ -14,7 +14,7 @@ import torch
 from support import simt
 from support.accepted import accepted_path
 from support.paged import bits_of
-from support.remap import Batch, Case, make
+from support.remap import CASES, Batch, Case, make
 from support.trees import pack_parents
 from torch import Tensor
 from treeattn import ops, reference
@@ -34,28 +34,109 @@ def counted(batch: Batch) -> tuple[Tensor, dict[str, int]]:
     return moved, simt.take_counters()
 
 
+# More requests than one CTA plans, tables longer than one CTA looks through, more planes than the
+# smaller kernel takes.
 LARGE = [
+    *(Case(f"{n}_requests", sizes=(5,) * n, block_size=2, num_layers=1) for n in (1, 8, 9, 45)),
     Case("many_requests", sizes=(5, 0, 7, 6) * 11, block_size=2, num_layers=1),
     Case("many_custom", sizes=(5, 0, 7, 6) * 11, custom_slots=True, num_layers=1),
     Case("many_planes", num_layers=50, block_size=2),
     Case("many_planes_custom", num_layers=50, custom_slots=True),
     Case("deep", sizes=(90, 3), branching=0.1, block_size=2),
+    Case("many_planes_scales", num_layers=50, scales=True, dtype=torch.float8_e4m3fn),
     Case("wide_rows", num_heads=6, head_dim=200),
+    Case("wide_rows_custom", sizes=(5,) * 9, num_heads=6, head_dim=200, custom_slots=True),
 ]
 
 
-@pytest.mark.parametrize("case", LARGE, ids=str)
-def test_beyond_one_launch(case: Case, emulator: None) -> None:
+def assert_equal(batch: Batch, want: Batch) -> None:
+    assert torch.equal(batch.plan.block_table, want.plan.block_table)
+    for got, expected in zip(batch.planes(), want.planes(), strict=True):
+        assert torch.equal(bits_of(got), bits_of(expected))
+
+
+@pytest.mark.parametrize("case", [*LARGE, *CASES], ids=str)
+def test_one_launch(case: Case, emulator: None) -> None:
     for seed in range(2):
         batch = make(case, seed)
         want = copy.deepcopy(batch)
         moved, counters = counted(batch)
         assert torch.equal(moved, reference.remap_kv(**want.arguments()))
-        assert torch.equal(batch.plan.block_table, want.plan.block_table)
-        for got, expected in zip(batch.planes(), want.planes(), strict=True):
-            assert torch.equal(bits_of(got), bits_of(expected))
-        planes = 2 * case.num_layers
-        assert counters["launches"] == 1 + (len(case.sizes) > 32) + (planes + 87) // 88
+        assert_equal(batch, want)
+        assert counters["launches"] == (1 if case.sizes else 0)
+
+
+@pytest.mark.parametrize("columns", [8, 3000])
+@pytest.mark.parametrize("num_requests", [3, 20])
+def test_long_tables(num_requests: int, columns: int, emulator: None) -> None:
+    """Tables wider than what they list, which one CTA looks through, or several per request."""
+    batch = make(Case("tables", sizes=(5,) * num_requests, num_layers=1), 2)
+    table = batch.plan.block_table
+    wide = torch.full((num_requests, table.shape[1] + columns), 2**30, dtype=torch.int32)
+    wide[:, : table.shape[1]] = table
+    batch.plan = replace(batch.plan, block_table=wide)
+    want = copy.deepcopy(batch)
+    moved, counters = counted(batch)
+    assert torch.equal(moved, reference.remap_kv(**want.arguments()))
+    assert_equal(batch, want)
+    assert counters["launches"] == 1
+
+
+@pytest.mark.parametrize("custom", [False, True], ids=["default", "custom"])
+def test_more_planes_than_a_launch_has_room_for(custom: bool, emulator: None) -> None:
+    """Each launch plans anew, and only the last changes what a plan depends on."""
+    kind = Case("", sizes=(30, 4), branching=0.2, block_size=2, custom_slots=custom)
+    batch = make(replace(kind, num_layers=300, num_heads=1), 1)
+    want, table = copy.deepcopy(batch), batch.plan.block_table.clone()
+    moved, counters = counted(batch)
+    assert torch.equal(moved, reference.remap_kv(**want.arguments())) and moved.any()
+    assert torch.equal(batch.plan.block_table, table) == custom
+    assert_equal(batch, want)
+    assert counters["launches"] == 2
+
+
+@pytest.mark.parametrize("num_requests", [3, 20], ids=["one_planner", "planners"])
+@pytest.mark.parametrize("remade", [False, True], ids=["work_of_the_plan", "work_of_the_call"])
+def test_calls_one_after_the_other(num_requests: int, remade: bool, emulator: None) -> None:
+    """Each call leaves the plan's counters as the next one needs them; each as the oracle's."""
+    case = Case("again", sizes=(9,) * num_requests, num_layers=1, custom_slots=True)
+    batch = make(case, 3)
+    if remade:
+        batch.plan = replace(batch.plan, work=None)
+    want = copy.deepcopy(batch)
+    first = batch.k_caches[0].clone()
+    for call in range(4):
+        moved, counters = counted(batch)
+        assert torch.equal(moved, reference.remap_kv(**want.arguments())) and moved.any()
+        assert_equal(batch, want)
+        assert counters["launches"] == 1
+        assert not torch.equal(bits_of(batch.k_caches[0]), bits_of(first))
+        if batch.plan.work is not None:  # the turn, nobody counted, and the same turn
+            turn = 1 - call % 2
+            assert batch.plan.work[:4].tolist() == [-turn * 2**31, 0, 0, turn]
+
+
+@pytest.mark.parametrize("num_requests", [3, 20], ids=["one_planner", "planners"])
+@pytest.mark.parametrize("counter", [0, 1, 2], ids=["tickets", "claimed", "arrived"])
+def test_a_counter_that_is_left_shows(
+    num_requests: int, counter: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test before relies on: who finds a counter that is not reset waits for nobody."""
+    simt.use(monkeypatch, "forward")
+    batch = make(Case("left", sizes=(9,) * num_requests, num_layers=1), 3)
+    assert batch.plan.work is not None
+    batch.plan.work[counter] += 1
+    if counter == 1 and num_requests == 3:
+        pytest.skip("claims are counted where several CTAs make them")
+    with pytest.raises(RuntimeError, match="wait_until_equal: no CTA before this one has made it"):
+        remap_kv(**batch.arguments())
+
+
+def test_work_must_hold_the_counters(emulator: None) -> None:
+    batch = make(Case("work", num_layers=1), 0)
+    batch.plan = replace(batch.plan, work=torch.zeros(3, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"remap_kv: work must have at least 4 elements .* got 3"):
+        remap_kv(**batch.arguments())
 
 
 @pytest.mark.parametrize("custom", [False, True], ids=["default", "custom"])

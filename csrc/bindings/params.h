@@ -57,7 +57,8 @@ struct AcceptPathCall {
 struct RemapKvCall {
   std::vector<RemapPlane> planes;
   RemapKvParams params;
-  int32_t* workspace;  // or nullptr
+  Scratch<int32_t> work;  // of the plan
+  int32_t* workspace;     // or nullptr
 };
 
 PlanTreeCall plan_tree_params(const Tensor& parents, const Tensor& node_indptr,
@@ -96,7 +97,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const Tensor& context_lens, const Tensor& block_table,
                             const Tensor& slot_mapping, const Tensor& path,
                             const Tensor& num_accepted, const Tensor& status, int64_t block_size,
-                            const Tensor& moved, const OptTensor& workspace);
+                            const Tensor& moved, const OptTensor& work, const OptTensor& workspace);
 
 MergeStatesParams merge_states_params(const Tensor& out_a, const Tensor& lse_a, const Tensor& out_b,
                                       const Tensor& lse_b, const Tensor& out, const Tensor& lse);

@@ -129,7 +129,8 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const Tensor& context_lens, const Tensor& block_table,
                             const Tensor& slot_mapping, const Tensor& path,
                             const Tensor& num_accepted, const Tensor& status, int64_t block_size,
-                            const Tensor& moved, const OptTensor& workspace) {
+                            const Tensor& moved, const OptTensor& work,
+                            const OptTensor& workspace) {
   Match match("remap_kv");
   const auto packed = [&match](const Tensor& t, const char* name,
                                std::initializer_list<const char*> shape, ScalarType dtype) {
@@ -182,6 +183,7 @@ RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
   }
   return {.planes = std::move(planes),  // moving keeps the data in place
           .params = params,
+          .work = scratch_of<int32_t>(match, work, "work", ScalarType::Int),
           .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
 }
 

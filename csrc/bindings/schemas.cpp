@@ -35,7 +35,7 @@ void define_ops(Library& m) {
       "remap_kv(Tensor(a!)[] k_caches, Tensor(b!)[] v_caches, Tensor(c!)[] k_scales, "
       "Tensor(d!)[] v_scales, Tensor node_indptr, Tensor context_lens, Tensor(e!) block_table, "
       "Tensor slot_mapping, Tensor path, Tensor num_accepted, Tensor(f!) status, int block_size, "
-      "Tensor(g!) moved, Tensor(h!)? workspace) -> ()");
+      "Tensor(g!) moved, Tensor(h!)? work, Tensor(i!)? workspace) -> ()");
   // Combine two attention results over disjoint key sets.
   m.def(
       "merge_states(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b, Tensor(a!) out, "

@@ -15,6 +15,7 @@ constexpr int kNumMultiprocessors = 8;
 constexpr int kSharedBytesPerMultiprocessor = 164 * 1024;
 constexpr int kSharedBytesPerCta = 163 * 1024;
 constexpr int kSharedBytesUnasked = 48 * 1024;
+constexpr size_t kParamBytes = 32764;  // from CUDA 12.1 on
 constexpr unsigned kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535, kMaxBlockZ = 64;
 
 std::map<const void*, int> granted_bytes;
@@ -79,8 +80,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 namespace treeattn::simt {
 
-cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*invoke)(void*),
-                   std::shared_ptr<void> call) {
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, size_t param_bytes,
+                   void (*invoke)(void*), std::shared_ptr<void> call) {
+  if (param_bytes > kParamBytes) return cudaErrorInvalidValue;
   const dim3 &grid = config.gridDim, &block = config.blockDim;
   const int64_t num_threads = int64_t{block.x} * block.y * block.z;
   if (num_threads < 1 || num_threads > kMaxThreads || block.z > kMaxBlockZ || grid.x < 1 ||

@@ -50,8 +50,17 @@ namespace treeattn::simt {
 
 // Checks what a device would, then runs, or waits in a graph (graph.h). `invoke(call)` runs the
 // kernel for one thread.
-cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void (*invoke)(void*),
-                   std::shared_ptr<void> call);
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, size_t param_bytes,
+                   void (*invoke)(void*), std::shared_ptr<void> call);
+
+// What parameters take, each at its alignment.
+template <class... Params>
+constexpr size_t param_bytes_of() {
+  size_t bytes = 0;
+  ((bytes = (bytes + alignof(Params) - 1) / alignof(Params) * alignof(Params) + sizeof(Params)),
+   ...);
+  return bytes;
+}
 
 }  // namespace treeattn::simt
 
@@ -65,6 +74,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   std::shared_ptr<Call> call(new Call{kernel, {std::forward<Actual>(actual)...}});
   return treeattn::simt::launch(
       *config, reinterpret_cast<const void*>(kernel),
+      treeattn::simt::param_bytes_of<std::decay_t<Expected>...>(),
       [](void* memory) {
         const Call& c = *static_cast<const Call*>(memory);
         std::apply(c.kernel, c.params);

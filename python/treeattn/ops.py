@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from treeattn import _library, _namespace
-from treeattn.plan import TreePlan, check_index_dtype
+from treeattn.plan import REMAP_HEADER, TreePlan, check_index_dtype
 from treeattn.tree import DRAWS
 
 Scale: TypeAlias = float | Tensor | None
@@ -263,6 +263,7 @@ def remap_kv(
         accepted.status,
         plan.block_size,
         moved,
+        _remap_work(plan),
         workspace,
     )
     return moved
@@ -318,8 +319,15 @@ def _remap_workspace(
         return None
     pools = _as_list(k_caches)
     num_blocks = pools[0].shape[-4] if pools and pools[0].dim() >= 4 else 0
-    size = plan.num_requests * (18 * accepted.path.shape[-1] + 7) + num_blocks + 4
+    size = plan.num_requests * (18 * accepted.path.shape[-1] + 7) + num_blocks + 2
     return plan.context_lens.new_empty(size)
+
+
+def _remap_work(plan: TreePlan) -> Tensor | None:
+    """The plan's counters for devices; new ones for a plan that was made elsewhere."""
+    if plan.work is None and _namespace.runs_on_device(plan.block_table):
+        return plan.context_lens.new_zeros(REMAP_HEADER)
+    return plan.work
 
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from treeattn import _library, _namespace
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+REMAP_HEADER = 4  # elements at the front of `work` that are remap_kv's
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class TreePlan:
     num_qo_heads: int
     num_kv_heads: int
     batch_invariant: bool
-    work: Tensor | None = None  # what CUDA's attention needs of the plan; one stream at a time
+    work: Tensor | None = None  # what CUDA's kernels need beside it; one stream at a time
 
     @property
     def num_requests(self) -> int:
@@ -143,7 +144,7 @@ def _derive(
 def _work_size(num_nodes: int, num_requests: int, num_qo_heads: int, num_kv_heads: int) -> int:
     """Elements of `work`, laid out by csrc/cuda/common/plan_work.h."""
     row_tiles = num_nodes * (num_qo_heads // num_kv_heads) // 64 + num_requests + 1
-    return num_requests + num_nodes + row_tiles * num_kv_heads
+    return REMAP_HEADER + num_requests + num_nodes + row_tiles * num_kv_heads
 
 
 def _num_words(node_indptr: Tensor, num_nodes: int, max_depth: int | None) -> int:

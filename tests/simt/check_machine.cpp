@@ -108,6 +108,18 @@ void counters() {
 }
 
 __global__ void nothing_kernel() {}
+struct Params {
+  char bytes[32760];
+};
+__global__ void params_kernel(Params params, int last, int* seen) {
+  *seen = params.bytes[0] + last;
+}
+struct LargestParams {
+  char bytes[32764 - 16];
+};
+__global__ void most_params_kernel(LargestParams params, int last, int* seen) {
+  *seen = params.bytes[0] + last;
+}
 __global__ void big_kernel(char* seen) { *seen = shared_memory()[0]; }
 
 void launch_limits() {
@@ -115,6 +127,11 @@ void launch_limits() {
   launch(nothing_kernel, 0, 32, 0, nullptr);  // an empty grid is no launch
   launch(big_kernel, 1, 1024, 163 * 1024, nullptr, &seen);
   expect_equal(+seen, -1, "first byte of a large shared memory");
+  int sum = 0;  // parameters: 32,748 and 4 bytes, and a pointer at the next multiple of 8
+  launch(most_params_kernel, 1, 1, 0, nullptr, LargestParams{{3}}, 4, &sum);
+  expect_equal(sum, 7, "sum of the first and the last parameter");
+  expect_fault([&] { launch(params_kernel, 1, 1, 0, nullptr, Params{}, 4, &sum); },
+               {"invalid argument", "launch_limits"});
   expect_fault([] { launch(nothing_kernel, 1, 1025, 0, nullptr); },
                {"invalid configuration argument", "check_machine.cpp:"});
   expect_fault([] { launch(nothing_kernel, dim3(1, 65536), 1, 0, nullptr); },

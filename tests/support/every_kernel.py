@@ -41,8 +41,8 @@ def run() -> None:
             for pool_dtype in (dtype, FP8):
                 for window in (None, 8):
                     tree_attention(dtype, pool_dtype, head_dim, window)
-    for num_requests in (1, 40):  # of more than 32 requests, claims take a launch of their own
-        batch = make(Case("", sizes=(5,) * num_requests, num_layers=1), seed=0)
+    for num_layers in (1, 45):  # up to 88 planes, and more
+        batch = make(Case("", sizes=(5,), num_layers=num_layers), seed=0)
         treeattn.remap_kv(**batch.arguments())
 
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/common/plan_work.h"
 #include "cuda/remap_kv/remap_kv.h"
 #include "micro/cuda/mirror.h"
 #include "treeattn/remap_kv.h"
@@ -27,6 +28,11 @@ inline RemapKvParams params_on_device(Mirror& mirror, RemapKvParams p, const Rem
 
 inline int32_t* remap_workspace(Mirror& mirror, const RemapKvParams& p) {
   return mirror.room<int32_t>(remap_kv_workspace_size(p.num_requests, p.path_width, p.num_blocks));
+}
+
+// The counters of a plan; calls one after the other may share them.
+inline int32_t* remap_header(Mirror& mirror) {
+  return mirror.zeros<int32_t>(cuda::kRemapHeaderSize);
 }
 
 }  // namespace treeattn::micro

@@ -20,7 +20,7 @@ inline void run_on_device(RemapBatch& batch) {
     planes[i].data = mirror.copy(static_cast<const char*>(elements.data()), elements.num_bytes());
   }
   const RemapKvParams params = params_on_device(mirror, batch.params(), planes.data());
-  cuda::remap_kv(params, remap_workspace(mirror, params), device_stream());
+  cuda::remap_kv(params, remap_workspace(mirror, params), remap_header(mirror), device_stream());
   wait_for_device();
   for (size_t i = 0; i < planes.size(); ++i) {
     Elements& elements = batch.pools[i].elements();

@@ -140,6 +140,7 @@ void measure_case(Sweep& sweep, const Budget& budget, const DeviceCeilings& ceil
   std::vector<RemapKvParams> params;
   std::vector<int32_t*> first_tables;
   int32_t* workspace = nullptr;
+  int32_t* const header = remap_header(mirror);
   const int64_t table_size = int64_t{c.num_requests} * all.max_blocks;
   for (int set = 0; set < num_sets; ++set) {
     BlockTables window = all;
@@ -152,7 +153,7 @@ void measure_case(Sweep& sweep, const Budget& budget, const DeviceCeilings& ceil
     first_tables.push_back(mirror.copy(batch.blocks.table));
     if (workspace == nullptr) workspace = remap_workspace(mirror, params.back());
     // A second call moves the same rows again, unless the first one re-pointed a block.
-    cuda::remap_kv(params.back(), workspace, device_stream());
+    cuda::remap_kv(params.back(), workspace, header, device_stream());
     wait_for_device();
     fetch(batch.moved, params.back().moved);
     const int64_t moved = std::accumulate(batch.moved.begin(), batch.moved.end(), int64_t{0});
@@ -167,7 +168,9 @@ void measure_case(Sweep& sweep, const Budget& budget, const DeviceCeilings& ceil
   };
   const Timing timing = measure_replay(
       budget, repoints ? num_sets : calls_of(num_sets),
-      [&](int call) { cuda::remap_kv(params[call % num_sets], workspace, device_stream()); },
+      [&](int call) {
+        cuda::remap_kv(params[call % num_sets], workspace, header, device_stream());
+      },
       repoints ? std::function<void()>(restore) : std::function<void()>());
   sweep.add(c.cells(), device_cells(timing, {.bytes = c.moved_bytes()}, ceilings, false));
 }

@@ -8,7 +8,6 @@
 #include "bindings/params.h"
 #include "cuda/accept_path/accept_path.h"
 #include "cuda/merge_states/merge_states.h"
-#include "cuda/remap_kv/remap_kv.h"
 #include "cuda/write_kv/write_kv.h"
 
 namespace treeattn::bindings {
@@ -25,11 +24,6 @@ const Tensor& first_tensor(const First& first, const Rest&... rest) {
 
 void accept_path(const AcceptPathCall& call, cudaStream_t stream) {
   cuda::accept_path(call.params, call.workspace, stream);
-}
-
-void remap_kv(const RemapKvCall& call, cudaStream_t stream) {
-  TREEATTN_CHECK(call.workspace != nullptr, "remap_kv: workspace must be given, got None");
-  cuda::remap_kv(call.params, call.workspace, stream);
 }
 
 // The op as torch calls it. The checks have seen that all tensors lie on one device.
@@ -56,7 +50,7 @@ void implement_device_ops(Library& library) {
   implement<&tree_attention_params, &run_tree_attention>(library, "tree_attention");
   implement<&write_kv_params, &cuda::write_kv>(library, "write_kv");
   implement<&accept_path_params, &accept_path>(library, "accept_path");
-  implement<&remap_kv_params, &remap_kv>(library, "remap_kv");
+  implement<&remap_kv_params, &run_remap_kv>(library, "remap_kv");
   implement<&merge_states_params, &cuda::merge_states>(library, "merge_states");
 }
 

@@ -2,6 +2,7 @@
 #include "bindings/device/run.h"
 
 #include "cuda/plan_tree/plan_tree.h"
+#include "cuda/remap_kv/remap_kv.h"
 #include "cuda/tree_attention/tree_attention.h"
 #include "treeattn/check.h"
 
@@ -9,7 +10,7 @@ namespace treeattn::bindings {
 
 void run_plan_tree(const PlanTreeCall& call, cudaStream_t stream) {
   const PlanTreeParams& p = call.params;
-  const int64_t least = int64_t{p.num_requests} + p.num_nodes;
+  const int64_t least = int64_t{cuda::kRemapHeaderSize} + p.num_requests + p.num_nodes;
   TREEATTN_CHECK(call.work.size >= least, "plan_tree: work must have at least ", least,
                  " elements on this device, got ", call.work.size);
   cuda::plan_tree(p, {.data = call.work.data, .size = call.work.size}, stream);
@@ -31,6 +32,14 @@ void run_tree_attention(const TreeAttentionCall& call, cudaStream_t stream) {
                         .num_ctas = call.num_ctas,
                         .batch_invariant = call.batch_invariant},
                        stream);
+}
+
+void run_remap_kv(const RemapKvCall& call, cudaStream_t stream) {
+  TREEATTN_CHECK(call.workspace != nullptr, "remap_kv: workspace must be given, got None");
+  TREEATTN_CHECK(call.work.size >= cuda::kRemapHeaderSize, "remap_kv: work must have at least ",
+                 cuda::kRemapHeaderSize, " elements on this device, got ", call.work.size);
+  const cuda::PlanWork work{.data = call.work.data, .size = call.work.size};
+  cuda::remap_kv(call.params, call.workspace, work.remap_header(), stream);
 }
 
 }  // namespace treeattn::bindings

@@ -145,6 +145,18 @@ __device__ __forceinline__ int load_acquire(const int* global) {
                : "memory");
   return value;
 }
+// What this thread wrote, and what it has seen of others, is seen by whoever acquires the value.
+__device__ __forceinline__ void store_release(int* global, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(global)),
+               "r"(value)
+               : "memory");
+}
+// Waits for a CTA that is sure to run, and acquires what it released. The emulator runs one CTA
+// after the other: there only a CTA that has ended can have done what this one waits for.
+__device__ __forceinline__ void wait_until_equal(const int* global, int value) {
+  constexpr unsigned kNanoseconds = 64;
+  while (load_acquire(global) != value) __nanosleep(kNanoseconds);
+}
 // Returns the value before. What this thread wrote is seen by whoever adds later, and the reverse.
 __device__ __forceinline__ int fetch_add_acq_rel(int* global, int value) {
   int before;

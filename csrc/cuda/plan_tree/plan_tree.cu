@@ -106,9 +106,9 @@ __device__ bool write_rows(const PlanTreeParams& p, int request, const TreeRows&
 }
 
 // CTA b < num_requests plans request b. The CTAs after those clear the rows that belong to nobody
-// and the arrival counters. No CTA waits for another. A request whose offsets are good writes its
-// own rows, all of them, and no others; one whose offsets are not writes its status alone, and
-// its rows, whatever they are, lie behind the last good request.
+// and the counters of later kernels. No CTA waits for another. A request whose offsets are good
+// writes its own rows, all of them, and no others; one whose offsets are not writes its status
+// alone, and its rows, whatever they are, lie behind the last good request.
 __global__ __launch_bounds__(kPlanThreads,
                              2) void plan_tree_kernel(const __grid_constant__ PlanTreeParams p,
                                                       const __grid_constant__ PlanWork work) {
@@ -124,11 +124,12 @@ __global__ __launch_bounds__(kPlanThreads,
     const int last = first + kNodesPerClearCta;
     clear_rows(p, work, first > owned ? first : owned, last < p.num_nodes ? last : p.num_nodes);
     int32_t* const arrivals = work.arrivals(p.num_requests, p.num_nodes);
-    const int64_t num_arrivals = work.size - p.num_requests - p.num_nodes;
+    const int64_t num_arrivals = work.num_arrivals(p.num_requests, p.num_nodes);
     for (int64_t i = int64_t{cta} * kPlanThreads + thread; i < num_arrivals;
          i += int64_t{num_ctas} * kPlanThreads) {
       arrivals[i] = 0;
     }
+    if (cta == 0 && thread < kRemapHeaderSize) work.remap_header()[thread] = 0;
     return;
   }
   const int begin = request < first_bad ? p.node_indptr[request] : 0;

@@ -2,207 +2,113 @@
 #pragma once
 
 #include "cuda/remap_kv/claims.cuh"
+#include "cuda/remap_kv/move_rows.cuh"
 #include "cuda/remap_kv/order_moves.cuh"
 #include "cuda/remap_kv/plan_request.cuh"
+#include "cuda/remap_kv/roles.cuh"
 
 namespace treeattn::cuda {
 
-__device__ __forceinline__ int request_of_warp() {
-  return static_cast<int>(blockIdx.x) * kPlanWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-}
-
 // Checks a request and claims its blocks; one warp.
-__device__ __forceinline__ void start_request(const RemapKvParams& p, const RemapWorkspace& w,
-                                              int request) {
+__device__ __forceinline__ RequestState start_request(const RemapKvParams& p,
+                                                      const RemapWorkspace& w, int request) {
   const RequestState state = state_of(p, request);
   if (threadIdx.x % kWarpSize == 0) {
     store_global(w.states + request, static_cast<int>(state));
     store_global(w.conflicts + request, 0);
   }
   if (state == RequestState::kMoves) claim_blocks(p, w, request);
+  return state;
 }
 
-__device__ __forceinline__ void clear_header(const RemapWorkspace& w) {
-  store_global(w.num_arrived(), 0);
-  store_global(w.num_ordered(), 0);
-  store_global(w.is_ordered(), 0);
+__device__ __forceinline__ bool is_moving(const RemapWorkspace& w, int request) {
+  return load_global(w.states + request) == static_cast<int>(RequestState::kMoves);
 }
 
-// Of more requests than one CTA plans: claims come first, in a launch of their own, because every
-// CTA has to see all of them. One warp per request.
-__global__ __launch_bounds__(kPlanThreads,
-                             1) void remap_kv_claim_kernel(const __grid_constant__ RemapKvParams p,
-                                                           int32_t* const workspace) {
-  const RemapWorkspace w(workspace, p.num_requests, p.path_width);
-  if (blockIdx.x == 0 && threadIdx.x == 0) clear_header(w);
-  if (request_of_warp() < p.num_requests) start_request(p, w, request_of_warp());
-}
-
-// Plans kPlanWarps requests per CTA, one warp each. Reads block_table and the accepted paths,
-// writes the workspace alone. A single CTA makes the claims itself; of several, the last to arrive,
-// which sees what all have written, orders the moves.
-__global__ __launch_bounds__(kPlanThreads,
-                             1) void remap_kv_plan_kernel(const __grid_constant__ RemapKvParams p,
-                                                          int32_t* const workspace) {
-  const RemapWorkspace w(workspace, p.num_requests, p.path_width);
-  const int request = request_of_warp();
-  const bool has_request = request < p.num_requests;
-  if (gridDim.x == 1) {
-    if (threadIdx.x == 0) clear_header(w);
-    if (has_request) start_request(p, w, request);
-    __threadfence();
-    __syncthreads();  // all claims are made
-  }
-  if (has_request) {
-    const auto state = static_cast<RequestState>(load_global(w.states + request));
-    plan_request(p, w, request, state);
-    if (state == RequestState::kMoves) check_claims(p, w, request);
-  }
-  // Warps without a request of their own help to look through the committed blocks.
-  const int first = static_cast<int>(blockIdx.x) * kPlanWarps;
-  const int num_here = p.num_requests - first < kPlanWarps ? p.num_requests - first : kPlanWarps;
+// All requests are this CTA's, kRemapWarps at most; their claims are made.
+__device__ __forceinline__ void check_all(const RemapKvParams& p, const RemapWorkspace& w) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int helped = first + warp % num_here;
-  if (load_global(w.states + helped) == static_cast<int>(RequestState::kMoves)) {
-    const int num_warps = (kPlanWarps - warp % num_here + num_here - 1) / num_here;
-    check_committed(p, w, helped, warp / num_here * kWarpSize + threadIdx.x % kWarpSize,
-                    num_warps * kWarpSize);
-  }
-  __threadfence();
-  __syncthreads();  // this CTA's requests are planned
-  if (gridDim.x > 1) {
-    int* const last = reinterpret_cast<int*>(shared_memory());
-    if (threadIdx.x == 0) {
-      *last = fetch_add_acq_rel(w.num_arrived(), 1) == static_cast<int>(gridDim.x) - 1;
-    }
-    __syncthreads();  // whether this CTA is the last is known
-    if (*last == 0) return;
-  }
-  order_moves(p, w);
+  if (warp < p.num_requests && is_moving(w, warp)) check_claims(p, w, warp);
+  // Warps without a request of their own help to look through the committed blocks.
+  const int helped = warp % p.num_requests;
+  if (!is_moving(w, helped)) return;
+  const int num_warps = (kRemapWarps - helped + p.num_requests - 1) / p.num_requests;
+  check_committed(p, w, helped, warp / p.num_requests * kWarpSize + threadIdx.x % kWarpSize,
+                  num_warps * kWarpSize);
 }
 
-// Planes of one launch: its parameters have 4 KB.
-inline constexpr int kPlanesPerLaunch = 88;
-struct MovePlanes {
-  RemapPlane planes[kPlanesPerLaunch];
-  uint8_t widths[kPlanesPerLaunch];  // bytes of a column: 16 where all rows are aligned to it
-  int num_planes;
-  bool finishes;  // whether this launch writes block_table, moved and status
-};
-
-inline constexpr int kMoveThreads = 128;
-inline constexpr int kRowsAtOnce = 16;
-
-template <class V>
-__device__ __forceinline__ V load_column(const char* at) {
-  if constexpr (sizeof(V) == 16) {
-    return load_16_l2(at);
-  } else {
-    return load_global(reinterpret_cast<const V*>(at));
-  }
-}
-template <class V>
-__device__ __forceinline__ void store_column(char* at, const V& value) {
-  if constexpr (sizeof(V) == 16) {
-    store_16(at, value);
-  } else {
-    store_global(reinterpret_cast<V*>(at), value);
-  }
+// Claims the blocks of kRemapWarps requests, then plans their moves.
+__device__ __forceinline__ void claim_and_plan(const RemapKvParams& p, const RemapWorkspace& w,
+                                               const RemapHeader& header, const RemapRoles& roles,
+                                               int claimer) {
+  const int request = claimer * kRemapWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  RequestState state = RequestState::kStays;
+  if (request < p.num_requests) state = start_request(p, w, request);
+  __syncthreads();  // this CTA's claims are made
+  if (roles.num_checkers > 0 && threadIdx.x == 0) fetch_add_acq_rel(header.claimed(), 1);
+  if (request < p.num_requests) plan_request(p, w, request, state);
+  if (roles.num_checkers == 0) check_all(p, w);
 }
 
-// Makes all moves of a list for the bytes of one column, which no other thread touches: several
-// rows are read before the first of them is written, and none is read after it has been
-// overwritten.
-template <class V>
-__device__ __forceinline__ void move_column(const RemapPlane& plane, char* column,
-                                            const RowMove* moves, int num_moves) {
-  const auto at = [&](int block, int row) {
-    return column + block * plane.stride_block + row * plane.stride_row;
-  };
-  V saved{};
-  for (int begin = 0; begin < num_moves; begin += kRowsAtOnce) {
-    V rows[kRowsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      if (begin + i >= num_moves) continue;
-      const RowMove m = load_move(moves + begin + i);
-      if (m.src_block >= 0) rows[i] = load_column<V>(at(m.src_block, m.src_row));
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      if (begin + i >= num_moves) continue;
-      const RowMove m = load_move(moves + begin + i);
-      if (m.dst_block < 0) {
-        saved = rows[i];
-      } else {
-        store_column<V>(at(m.dst_block, m.dst_row), m.src_block >= 0 ? rows[i] : saved);
-      }
-    }
-  }
+// Looks for requests that list each other's blocks, through one part of one request's table.
+__device__ __forceinline__ void check_part(const RemapKvParams& p, const RemapWorkspace& w,
+                                           const RemapHeader& header, const RemapRoles& roles,
+                                           int checker) {
+  wait_for(header.claimed(), roles.num_claimers);
+  const int request = checker / roles.checkers_per_request;
+  const int part = checker % roles.checkers_per_request;
+  if (!is_moving(w, request)) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (part == 0 && thread < kWarpSize) check_claims(p, w, request);
+  check_committed(p, w, request, part * kRemapThreads + thread,
+                  roles.checkers_per_request * kRemapThreads);
 }
 
-template <class V>
-__device__ __forceinline__ void move_plane(const RemapPlane& plane, const RowMove* moves,
-                                           int num_moves) {
-  const int per_head = plane.head_bytes / static_cast<int>(sizeof(V));
-  const int num_columns = plane.num_heads * per_head;
-  const auto step = static_cast<int>(gridDim.z) * kMoveThreads;
-  for (int i = static_cast<int>(blockIdx.z) * kMoveThreads + static_cast<int>(threadIdx.x);
-       i < num_columns; i += step) {
-    char* const column = plane.data + int64_t{i / per_head} * plane.stride_head +
-                         int64_t{i % per_head} * static_cast<int64_t>(sizeof(V));
-    move_column<V>(plane, column, moves, num_moves);
-  }
-}
-
-// What the request shows once it has moved; nobody reads these in this launch.
-__device__ __forceinline__ void finish_request(const RemapKvParams& p, const RemapWorkspace& w,
-                                               int request) {
-  const bool moves = w.moves_rows(request);
-  const auto state = static_cast<RequestState>(load_global(w.states + request));
-  if (threadIdx.x == 0) {
-    store_global(p.moved + request, moves ? load_global(w.num_moves + request) : 0);
-    if (!moves && state != RequestState::kStays) store_global(p.status + request, kInvalid);
-  }
-  if (!moves) return;
-  const int num_writes = load_global(w.num_writes + request);
-  const TableWrite* const writes = w.writes + int64_t{request} * 2 * p.path_width;
-  for (int i = static_cast<int>(threadIdx.x); i < num_writes; i += kMoveThreads) {
-    const TableWrite write = load_global(writes + i);
-    store_global(p.block_table + request * p.stride_block_table + write.entry, write.block);
-  }
-}
-
-// Grid: (requests, planes, CTAs that share a plane's columns). A thread owns a column of 16 bytes
-// (or fewer, where a plane is not aligned) of one plane and moves it through all rows of the path;
-// where moves are ordered across requests, the CTAs of request 0 make all of them. Runs after the
-// plan.
-__global__ __launch_bounds__(kMoveThreads) void remap_kv_move_kernel(
-    const __grid_constant__ RemapKvParams p, int32_t* const workspace,
-    const __grid_constant__ MovePlanes batch) {
+// The whole remap_kv in one launch. CTAs take tickets as they start, and a ticket, never blockIdx,
+// says what its CTA does:
+//   claimers  make the claims of their requests and announce them (claimed), then plan the moves of
+//             these requests; they read the tables and the accepted paths
+//   checkers  wait until all claimers have announced their claims, then look for claims that clash.
+//             Small batches have none: their one claimer checks
+//   movers    wait until the plan is complete (planned); they read the workspace alone, and write
+//             the planes, block_table, moved and status
+// The last claimer or checker to be done (arrived) orders the moves where they cross, and sets
+// `planned`.
+//
+// Why that ends: a CTA waits for lower tickets only. Who holds a lower ticket has started, so it
+// runs and needs no room that a waiting CTA takes; claimers wait for nobody and so finish, then
+// checkers finish, whose last one releases the movers. This needs neither an order in which CTAs
+// start nor that any two run at once.
+//
+// Why it is seen: whoever announces does so in one thread, after a barrier of its CTA, with an
+// add or store that releases; whoever needs it acquires in one thread, before a barrier of its own.
+// block_table and status are written by movers, after everyone who reads them has arrived.
+//
+// Grid: roles.num_planners() + num_requests * movers_per_request CTAs.
+template <int kPlanes>
+__global__ __launch_bounds__(kRemapThreads, 2) void remap_kv_kernel(
+    const __grid_constant__ RemapKvParams p, int32_t* const workspace, const RemapHeader header,
+    const __grid_constant__ RemapRoles roles, const __grid_constant__ MovePlanes<kPlanes> batch) {
+  RemapShared& s = *reinterpret_cast<RemapShared*>(shared_memory());
   const RemapWorkspace w(workspace, p.num_requests, p.path_width);
-  const int request = blockIdx.x;
-  const int plane_idx = blockIdx.y;
-  if (batch.finishes && blockIdx.y == 0 && blockIdx.z == 0) finish_request(p, w, request);
-  const bool is_ordered = load_global(w.is_ordered()) != 0;
-  const int own_moves = w.moves_rows(request) ? load_global(w.num_moves + request) : 0;
-  if (threadIdx.x == 0 && blockIdx.z == 0) count(Counter::kRowsMoved, own_moves);
-  if (is_ordered && request != 0) return;
-  const RowMove* const moves = is_ordered ? w.ordered : w.moves + int64_t{request} * p.path_width;
-  const int num_moves = is_ordered ? load_global(w.num_ordered()) : own_moves;
-  if (num_moves == 0) return;
-  const RemapPlane& plane = batch.planes[plane_idx];
-  switch (batch.widths[plane_idx]) {
-    case 16:
-      return move_plane<uint4>(plane, moves, num_moves);
-    case 8:
-      return move_plane<uint2>(plane, moves, num_moves);
-    case 4:
-      return move_plane<uint32_t>(plane, moves, num_moves);
-    case 2:
-      return move_plane<uint16_t>(plane, moves, num_moves);
-    default:
-      return move_plane<uint8_t>(plane, moves, num_moves);
+  const RemapTicket ticket = take_ticket(header, s);
+  if (ticket.number >= roles.num_planners()) {
+    wait_for(header.planned(), ticket.planned);
+    move_rows(p, w, batch, ticket.number - roles.num_planners(), roles.movers_per_request);
+    return;
+  }
+  if (ticket.number < roles.num_claimers) {
+    claim_and_plan(p, w, header, roles, ticket.number);
+  } else {
+    check_part(p, w, header, roles, ticket.number - roles.num_claimers);
+  }
+  if (arrive(header.arrived(), s) != roles.num_planners() - 1) return;
+  order_moves(p, w);
+  __syncthreads();  // the plan is complete
+  if (threadIdx.x == 0) {
+    store_global(header.claimed(), 0);  // checkers, who read it, have all arrived
+    store_global(header.arrived(), 0);
+    store_release(header.planned(), ticket.planned);
   }
 }
 

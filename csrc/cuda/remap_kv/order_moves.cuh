@@ -33,6 +33,11 @@ __device__ __forceinline__ void order_moves(const RemapKvParams& p, const RemapW
     return w.moves_rows(request) && i % p.path_width < load_global(w.num_moves + request);
   };
   const auto step = static_cast<int>(blockDim.x);
+  if (threadIdx.x == 0) {
+    store_global(w.num_ordered(), 0);
+    store_global(w.is_ordered(), 0);
+  }
+  __syncthreads();  // nothing is ordered yet
   for (int b = static_cast<int>(threadIdx.x); b < p.num_requests; b += step) {
     if (w.moves_rows(b) && load_global(w.custom + b) != 0) atomicExch(w.is_ordered(), 1);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plan of remap_kv leaves for the move.
+// What the planning CTAs of remap_kv leave for each other and for those that move.
 #pragma once
 
 #include "cuda/common/ptx.cuh"
@@ -10,8 +10,8 @@ namespace treeattn::cuda {
 
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kAllLanes = 0xffffffff;
-inline constexpr int kPlanWarps = 32;  // requests of a planning CTA, one warp each
-inline constexpr int kPlanThreads = kPlanWarps * kWarpSize;
+inline constexpr int kRemapThreads = 256;
+inline constexpr int kRemapWarps = kRemapThreads / kWarpSize;
 
 // One row of every plane. A move may also only save its row (no destination) or only write what
 // was saved last (no source): so a circle of moves is opened.
@@ -48,7 +48,7 @@ struct RemapWorkspace {
   int* num_moves;      // [num_requests]
   int* num_writes;     // [num_requests]
   int* custom;         // [num_requests], not 0: some row starts from a slot of its own
-  int* header;         // [3], see below
+  int* totals;         // [2], see below
   uint32_t* owners;    // [num_blocks], who claims a block; see claim_blocks
 
   __host__ __device__ RemapWorkspace(int32_t* at, int num_requests, int path_width) {
@@ -70,13 +70,12 @@ struct RemapWorkspace {
     num_moves = take(requests);
     num_writes = take(requests);
     custom = take(requests);
-    header = take(4);
+    totals = take(2);
     owners = reinterpret_cast<uint32_t*>(at);
   }
 
-  __device__ __forceinline__ int* num_arrived() const { return header; }  // planning CTAs
-  __device__ __forceinline__ int* num_ordered() const { return header + 1; }
-  __device__ __forceinline__ int* is_ordered() const { return header + 2; }
+  __device__ __forceinline__ int* num_ordered() const { return totals; }
+  __device__ __forceinline__ int* is_ordered() const { return totals + 1; }
 
   __device__ __forceinline__ bool moves_rows(int request) const {
     return load_global(states + request) == static_cast<int>(RequestState::kMoves) &&

@@ -42,7 +42,7 @@ struct RemapKvParams {
 // int32 values of the workspace that devices need.
 constexpr int64_t remap_kv_workspace_size(int64_t num_requests, int64_t path_width,
                                           int64_t num_blocks) {
-  return num_requests * (18 * path_width + 7) + num_blocks + 4;
+  return num_requests * (18 * path_width + 7) + num_blocks + 2;
 }
 
 }  // namespace treeattn

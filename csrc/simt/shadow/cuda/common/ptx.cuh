@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 #include "cuda/common/counter.h"
@@ -88,6 +89,16 @@ void store_global(T* global, std::type_identity_t<T> value) {
 inline int load_acquire(const int* global) {
   simt::preempt();
   return load_global(global);
+}
+inline void store_release(int* global, int value) {
+  simt::preempt();
+  store_global(global, value);
+}
+inline void wait_until_equal(const int* global, int value, const Site& site = Site::current()) {
+  const int seen = load_acquire(global);
+  if (seen == value) return;
+  simt::fail(site, "wait_until_equal: no CTA before this one has made it " + std::to_string(value) +
+                       ", it is " + std::to_string(seen));
 }
 inline int fetch_add_acq_rel(int* global, int value) { return atomicAdd(global, value); }
 
