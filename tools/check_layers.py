@@ -46,7 +46,9 @@ LAYERS = {
     "csrc/bindings": Layer(("treeattn/", "bindings/"), _TORCH),
     "csrc/bindings/cpu": Layer(("treeattn/", "bindings/", "cpu/"), _TORCH),
     # Device ops come from either compiler; the emulator is named by its test module only.
-    "csrc/bindings/device": Layer(("treeattn/", "bindings/", "cuda/", "simt/machine.h"), _TORCH),
+    "csrc/bindings/device": Layer(
+        ("treeattn/", "bindings/", "cuda/", "simt/graph.h", "simt/machine.h"), _TORCH
+    ),
     "csrc/host": Layer(("treeattn/", "host/"), ("pybind11/",)),
     "bench/micro": Layer(("treeattn/", "cpu/", "micro/")),
     "bench/micro/cuda": Layer(("treeattn/", "cpu/", "cuda/", "micro/"), ("cuda_runtime.h",)),

@@ -316,21 +316,6 @@ FAULTS = [
         _REMAP.format("test_remap_kv"),
     ),
     _fault(
-        "remap.racy_rows_one_behind",
-        "remap_kv/move_rows.cuh",
-        "      if (m.src_block >= 0) rows[i] = load_column<V>(at(m.src_block, m.src_row));\n",
-        "      if (m.src_block >= 0) rows[i] = load_column<V>(at(m.src_block, m.src_row));\n"
-        "      if (m.dst_block >= 0) store_column<V>(at(m.dst_block, m.dst_row), V{});\n",
-        _REMAP.format("chain_block_1 or custom"),
-    ),
-    _fault(
-        "remap.off_by_one_block",
-        "remap_kv/plan_request.cuh",
-        "  const int64_t first = (r.context_len + r.block_size - 1) / r.block_size;\n",
-        "  const int64_t first = r.context_len / r.block_size;\n",
-        _REMAP.format("test_remap_kv"),
-    ),
-    _fault(
         "remap.lists_packed_with_gaps",
         "remap_kv/plan_request.cuh",
         "      const int at = num_moves + __popc(lanes & ((1u << lane) - 1));\n",

@@ -56,8 +56,7 @@ inline TreeAttentionParams attention_params(const AttentionShape& shape, DType d
 inline cuda::AttentionWorkspace attention_workspace(Mirror& mirror, const DevicePlan& plan,
                                                     const TreeAttentionParams& params,
                                                     bool batch_invariant = false) {
-  const int num_ctas =
-      cuda::attention_ctas_per_sm(params.k_pool.head_dim) * device().num_sms;
+  const int num_ctas = cuda::attention_ctas_per_sm(params.k_pool.head_dim) * device().num_sms;
   const int64_t size = cuda::attention_states_size(params, batch_invariant, num_ctas);
   return {.plan = plan.work,
           .states = mirror.room<float>(size),
