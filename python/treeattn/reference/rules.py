@@ -232,4 +232,4 @@ def _try_siblings(step: Step, path: list[int], *, swor: bool) -> int:
 def _keep(reach: float, law: Tensor, draft: Tensor) -> float:
     """The chance to stop at a node whose child, drawn from `draft`, was rejected."""
     mass = float(excess(reach * law, draft).sum())
-    return mass / (mass + 1 - reach) if mass > 0 else 0.0
+    return mass / (mass + (1 - reach)) if mass > 0 else 0.0  # never above 1
