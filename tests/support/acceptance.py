@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from treeattn.ops import AcceptedPath
 from treeattn.plan import TreePlan, plan_tree
+from treeattn.reference.laws import Filters, target_law
 
 from support.trees import pack_parents, random_parents
 
@@ -125,6 +128,26 @@ def random_sampling(
     if rng.random() < 0.3:
         chosen["uniforms"] = torch.rand(plan.num_nodes, 2, generator=generator)
     return chosen
+
+
+def random_filtered_law(seed: str, vocab_size: int) -> Callable[[tuple[int, ...]], Tensor]:
+    """[V]: for each history random logits, mask and filters."""
+
+    @cache
+    def law(history: tuple[int, ...]) -> Tensor:
+        rng = random.Random(f"{seed} {history}")
+        row = torch.tensor([rng.gauss(0, 1) for _ in range(vocab_size)], dtype=torch.float64)
+        mask = torch.ones(vocab_size, dtype=torch.bool)
+        mask[rng.randrange(vocab_size)] = rng.random() < 0.5
+        filters = Filters(
+            temperature=rng.choice([0.5, 1.0, 1.7]),
+            top_k=rng.choice([0, 3]),
+            top_p=rng.choice([0.7, 1.0]),
+            min_p=rng.choice([0.0, 0.1]),
+        )
+        return target_law(row, mask, filters)
+
+    return law
 
 
 def random_allowed(rng: random.Random, num_nodes: int, vocab_size: int) -> Tensor:

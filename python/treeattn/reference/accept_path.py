@@ -4,15 +4,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from treeattn.plan import TreePlan
+from treeattn.reference import rules
+from treeattn.reference.laws import (
+    OK,
+    BadRow,
+    Filters,
+    allowed_ids,
+    argmax,
+    draft_law,
+    target_law,
+)
+from treeattn.reference.randomness import Chance, Given, Seeded, inverse_cdf
+from treeattn.sampling import check_draws
 
-OK, NON_FINITE, NO_TOKEN_LEFT, INACTIVE = 0, 1, 2, 3
-DRAW = 0  # purpose of a random number, see csrc/include/treeattn/philox.h
+Rule: TypeAlias = Callable[[rules.Step, list[int]], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +52,24 @@ def accept_path(
     top_p: float | Tensor | None = None,
     min_p: float | Tensor | None = None,
     seeds: int | Tensor | None = None,
+    draft_probs: Tensor | None = None,
+    draft_rows: Tensor | None = None,
+    draws: str | None = None,
     allowed: Tensor | None = None,
     uniforms: Tensor | None = None,
+    typical_epsilon: float = 0.3,
+    typical_delta: float = 0.09,
     return_logprobs: bool = False,
 ) -> Accepted:
-    """As `treeattn.accept_path` for the rules greedy and target; nothing is checked."""
+    """As `treeattn.accept_path`, for every rule; float64 inputs keep their precision.
+
+    draft_rows: [N] rows of `draft_probs` over the whole batch, default: the parent's own.
+
+    Raises ValueError for draws under which the rule is biased, for rule block on what is no chain,
+    and for siblings of one draft row that hold one token under draws "swor". Nothing else is
+    checked. Rows of temperature 0 are greedy, and so not looked at by the last.
+    """
+    draws = check_draws(rule, draws)
     num_requests, width = plan.num_requests, plan.max_depth + 1
     path = torch.full((num_requests, width), -1, dtype=torch.int32)
     emitted = torch.full((num_requests, width), -1, dtype=torch.int64)
@@ -54,111 +81,136 @@ def accept_path(
         start, end = plan.node_indptr[b : b + 2].tolist()
         if int(plan.status[b]) != OK or start == end:
             continue
-        parents, ids = plan.parents[start:end].tolist(), tokens[start:end].tolist()
         heat = float(_of(temperature, b, 1.0))
-        node, path[b, 0] = 0, 0
-        for depth in range(width):
-            row = logits[start + node].double()
-            mask = None if allowed is None else _mask(allowed[start + node], len(row))
-            if rule == "greedy" or heat == 0:
-                token, status[b] = argmax(row, mask)
-            else:
-                position = int(plan.context_lens[b]) + int(plan.depths[start + node])
-                if uniforms is None:
-                    uniform = philox(int(_of(seeds, b, 0)), position, 0, DRAW) * 2.0**-32
-                else:
-                    uniform = float(uniforms[start + node, 1])
-                probs, status[b] = transformed(
-                    row,
-                    mask,
-                    temperature=heat,
-                    top_k=int(_of(top_k, b, 0)),
-                    top_p=float(_of(top_p, b, 1.0)),
-                    min_p=float(_of(min_p, b, 0.0)),
-                )
-                token = inverse_cdf(probs, uniform) if int(status[b]) == OK else -1
-            if int(status[b]) != OK:
-                break
-            emitted[b, depth] = token
-            logprobs[b, depth] = row.log_softmax(0)[token]
-            children = [i for i, p in enumerate(parents) if p == node and ids[i] == token]
-            if not children:
-                next_tokens[b] = token
-                break
-            node = children[0]
-            path[b, depth + 1] = node
-            num_accepted[b] += 1
+        filters = Filters(heat)
+        if rule != "typical":  # which knows the temperature only
+            filters = Filters(
+                heat, int(_of(top_k, b, 0)), float(_of(top_p, b, 1.0)), float(_of(min_p, b, 0.0))
+            )
+        chance: Chance | None = None
+        if uniforms is not None:
+            chance = Given(uniforms[start:end])
+        elif seeds is not None:
+            positions = plan.positions[start:end].tolist()
+            chance = Seeded(int(_of(seeds, b, 0)), positions)
+        rows = plan.parents + start if draft_rows is None else draft_rows
+        step = _Step(
+            logits=logits[start:end],
+            tokens=tokens[start:end].tolist(),
+            parents=plan.parents[start:end].tolist(),
+            filters=filters,
+            allowed=None if allowed is None else allowed[start:end],
+            draft_probs=draft_probs,
+            draft_rows=rows[start:end].tolist(),
+            chance=chance,
+        )
+        if rule == "block":
+            _check_chain(b, step.parents)
+        if rule in ("swor", "traversal") and draws == "swor" and heat != 0:
+            _check_distinct(rule, start, step)
+        run = rules.greedy if heat == 0 else _rule(rule, draws, typical_epsilon, typical_delta)
+        nodes, token = [0], -1
+        try:
+            token = run(step, nodes)
+        except BadRow as bad:
+            status[b] = bad.status
+        num_accepted[b], next_tokens[b] = len(nodes) - 1, token
+        path[b, : len(nodes)] = torch.tensor(nodes)
+        out = [step.tokens[node] for node in nodes[1:]] + [token] * (token >= 0)
+        for depth, (node, emit) in enumerate(zip(nodes, out, strict=False)):
+            emitted[b, depth] = emit
+            logprobs[b, depth] = step.logits[node].double().log_softmax(0)[emit]
     return Accepted(
         path, num_accepted, next_tokens, status, emitted, logprobs if return_logprobs else None
     )
 
 
-def argmax(row: Tensor, mask: Tensor | None) -> tuple[int, int]:
-    """(lowest id of the largest allowed logit, status)."""
-    row, status = _allowed_logits(row, mask)
-    if status != OK:
-        return -1, status
-    return int((row == row.max()).nonzero()[0]), OK
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """`rules.Step` over one request's rows."""
+
+    logits: Tensor
+    tokens: list[int]
+    parents: list[int]
+    filters: Filters
+    allowed: Tensor | None
+    draft_probs: Tensor | None
+    draft_rows: list[int]
+    chance: Chance | None
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def samples(self) -> bool:
+        return self.chance is not None
+
+    def children(self, node: int) -> list[int]:
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
+    def token(self, node: int) -> int:
+        return self.tokens[node]
+
+    def greedy(self, node: int) -> int:
+        return argmax(self.logits[node].double(), self._mask(node))
+
+    def target(self, node: int) -> Tensor:
+        return target_law(self.logits[node].double(), self._mask(node), self.filters)
+
+    def draft_row(self, node: int) -> int:
+        return self.draft_rows[node]
+
+    def draft(self, row: int) -> Tensor:
+        assert self.draft_probs is not None
+        return draft_law(self.draft_probs[row], self.vocab_size)
+
+    def accepts(self, node: int, ordinal: int, probability: float) -> bool:
+        assert self.chance is not None
+        return self.chance.coin(node, ordinal) < probability
+
+    def draw(self, node: int, law: Tensor, purpose: int) -> int:
+        assert self.chance is not None
+        return inverse_cdf(law, self.chance.uniform(node, purpose))
+
+    def _mask(self, node: int) -> Tensor | None:
+        return None if self.allowed is None else allowed_ids(self.allowed[node], self.vocab_size)
 
 
-def transformed(
-    row: Tensor,
-    mask: Tensor | None,
-    *,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-) -> tuple[Tensor, int]:
-    """(the target's law after temperature, mask and filters, status)."""
-    row, status = _allowed_logits(row, mask)
-    if status != OK:
-        return torch.zeros_like(row), status
-    probs = ((row - row.max()) / temperature).softmax(0)
-    by_rank = row.sort(descending=True, stable=True).indices
-    if 0 < top_k < len(row):
-        probs[by_rank[top_k:]] = 0
-        probs = probs / probs.sum()
-    if top_p < 1:
-        mass = probs[by_rank].cumsum(0)
-        shortest = int((mass < top_p).sum()) + 1
-        probs[by_rank[shortest:]] = 0
-        probs = probs / probs.sum()
-    if min_p > 0:
-        probs = torch.where(probs >= min_p * probs.max(), probs, 0)
-    return probs / probs.sum(), OK
+def _rule(name: str, draws: str | None, epsilon: float, delta: float) -> Rule:
+    by_name: dict[str, Rule] = {
+        "greedy": rules.greedy,
+        "target": rules.target,
+        "multistep": rules.multistep,
+        "swor": rules.swor,
+        "block": rules.block,
+        "traversal": partial(rules.traversal, swor=draws == "swor"),
+        "typical": partial(rules.typical, epsilon=epsilon, delta=delta),
+    }
+    return by_name[name]
 
 
-def inverse_cdf(probs: Tensor, uniform: float) -> int:
-    """The smallest id whose cumulative probability exceeds `uniform`."""
-    beyond = ((probs.cumsum(0) > uniform) & (probs > 0)).nonzero()
-    return int(beyond[0]) if len(beyond) else int(probs.nonzero()[-1])
+def _check_chain(request: int, parents: list[int]) -> None:
+    for node, parent in enumerate(parents):
+        if parent != node - 1:
+            raise ValueError(
+                "accept_path: rule block takes chains only, parents[i] == i - 1; "
+                f"request {request} has parents[{node}] = {parent}"
+            )
 
 
-def philox(seed: int, position: int, ordinal: int, purpose: int) -> int:
-    """First word of Philox4x32-10: key = the seed, counter = (position, ordinal, purpose, 0)."""
-    word = 2**32
-    key = [seed % word, seed // word % word]
-    counter = [position % word, ordinal, purpose, 0]
-    for _ in range(10):
-        high_0, low_0 = divmod(0xD2511F53 * counter[0], word)
-        high_1, low_1 = divmod(0xCD9E8D57 * counter[2], word)
-        counter = [high_1 ^ counter[1] ^ key[0], low_1, high_0 ^ counter[3] ^ key[1], low_0]
-        key = [(key[0] + 0x9E3779B9) % word, (key[1] + 0xBB67AE85) % word]
-    return counter[0]
-
-
-def _allowed_logits(row: Tensor, mask: Tensor | None) -> tuple[Tensor, int]:
-    if mask is not None:
-        row = row.masked_fill(~mask, -math.inf)
-    if bool(row.isnan().any()) or bool((row == math.inf).any()):
-        return row, NON_FINITE
-    return row, OK if bool((row > -math.inf).any()) else NO_TOKEN_LEFT
-
-
-def _mask(words: Tensor, vocab_size: int) -> Tensor:
-    bits = words[:, None].bitwise_right_shift(torch.arange(32, dtype=torch.int32)) & 1
-    return bits.flatten()[:vocab_size].bool()
+def _check_distinct(rule: str, start: int, step: _Step) -> None:
+    seen: dict[tuple[int, int, int], int] = {}
+    for node in range(1, len(step.tokens)):
+        token = step.tokens[node]
+        key = step.parents[node], step.draft_rows[node], token
+        if 0 <= token < step.vocab_size and key in seen:
+            raise ValueError(
+                f"accept_path: rule {rule} with draws='swor' takes siblings with distinct tokens; "
+                f"tokens[{start + node}] and its sibling tokens[{start + seen[key]}] are both "
+                f"{token}"
+            )
+        seen[key] = node
 
 
 def _of(values: float | Tensor | None, request: int, default: float) -> float:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule of `accept_path` is lossless for which way of drawing a tree."""
+
+from __future__ import annotations
+
+from treeattn.tree import DRAWS
+
+# The draws under which the emitted tokens have exactly the target's law. `typical` is not here: it
+# is lossy by design, and so it may be used with any draws.
+_LOSSLESS = {
+    "greedy": DRAWS,
+    "target": DRAWS,
+    "multistep": ("iid",),
+    "swor": ("swor",),
+    "block": ("iid", "swor"),
+    "traversal": ("iid", "swor"),
+}
+_DEFAULT_DRAWS = {"multistep": "iid", "swor": "swor", "block": "iid"}
+RULE_NAMES = (*_LOSSLESS, "typical")
+
+
+def check_draws(rule: str, draws: str | None) -> str | None:
+    """The draws that `rule` assumes: `draws`, or the rule's own where that is None.
+
+    greedy, target and typical take any draws, and None stays None.
+
+    Raises ValueError for an unknown rule, for draws that no tree has, for rule traversal without
+    draws, and for draws under which the rule would be biased; the last names the lossless rules.
+    """
+    if rule not in RULE_NAMES:
+        raise ValueError(f"accept_path: rule must be one of {', '.join(RULE_NAMES)}, got {rule!r}")
+    if draws is not None and draws not in DRAWS:
+        raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
+    if rule == "typical":
+        return draws
+    good = _LOSSLESS[rule]
+    if draws is None:
+        if rule in ("greedy", "target"):
+            return None
+        if rule not in _DEFAULT_DRAWS:
+            raise ValueError(
+                f"accept_path: rule {rule} needs draws, {' or '.join(good)}, got draws=None"
+            )
+        return _DEFAULT_DRAWS[rule]
+    if draws not in good:
+        lossless = ", ".join(name for name, kinds in _LOSSLESS.items() if draws in kinds)
+        raise ValueError(
+            f"accept_path: rule {rule} takes draws {' or '.join(good)}, got draws={draws!r}, "
+            f"under which it is biased; lossless there: {lossless}"
+        )
+    return draws
