@@ -126,6 +126,7 @@ CALLS: dict[str, dict[str, object]] = {
         "status": i32(B),
         "block_size": BLOCK,
         "moved": i32(B),
+        "work": i32(64),
         "workspace": i32(64),
     },
     "merge_states": {
