@@ -127,7 +127,7 @@ CALLS: dict[str, dict[str, object]] = {
         "block_size": BLOCK,
         "moved": i32(B),
         "work": i32(64),
-        "workspace": i32(64),
+        "workspace": i32(256),
     },
     "merge_states": {
         "out_a": f32(N, HEADS, DIM),
