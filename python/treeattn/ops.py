@@ -12,7 +12,7 @@ from torch import Tensor
 
 from treeattn import _library, _namespace
 from treeattn.plan import REMAP_HEADER, TreePlan, check_index_dtype
-from treeattn.tree import DRAWS
+from treeattn.sampling import check_draws
 
 Scale: TypeAlias = float | Tensor | None
 Param: TypeAlias = float | Tensor | None
@@ -176,8 +176,7 @@ def accept_path(
     """
     if rule not in RULES:
         raise ValueError(f"accept_path: rule must be one of {', '.join(RULES)}, got {rule!r}")
-    if draws is not None and draws not in DRAWS:
-        raise ValueError(f"accept_path: draws must be one of {', '.join(DRAWS)}, got {draws!r}")
+    check_draws(rule, draws)
     if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
         raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
     # Allocated like tensors of the plan: half the cost of naming shape, dtype and device. All by
