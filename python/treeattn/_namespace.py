@@ -19,5 +19,6 @@ def num_ctas(q: Tensor) -> int:
     """CTAs that share tree_attention's work: as many as fit the multiprocessors at once."""
     if not q.is_cuda:
         return emulated_ctas
+    # attention_ctas_per_sm of csrc/cuda/tree_attention/tree_attention.h
     per_multiprocessor = 3 if q.shape[-1] <= 64 else 2
     return per_multiprocessor * torch.cuda.get_device_properties(q.device).multi_processor_count
