@@ -118,20 +118,29 @@ inline Vec load_values(FloatStep, const char* const (&rows)[1], int first, int c
 #if defined(__AVX512BF16__)
 inline int steps_of(PairStep, int head_dim) { return (head_dim + 1) / 2; }
 
-template <class T>
-inline void load_query(uint32_t* to, const T* q, int size, int padded_size, float sign) {
-  const auto element = [&](int i) {
-    BFloat16 value{};
-    if (i < size) from_float(to_float(q[i]) * sign, value);
-    return uint32_t{value.bits};
-  };
-  for (int k = 0; k < padded_size / 2; ++k) to[k] = element(2 * k) | element(2 * k + 1) << 16;
-}
-
-// The first `count` <= 32 bf16 as pairs, zeros after.
+// The first `count` bf16 as pairs, 32 at most, zeros after.
 inline Vec load_bf16_pairs(const BFloat16* p, int count) {
   const __mmask32 mask = count >= 32 ? ~0u : (1u << count) - 1;
   return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, p))};
+}
+
+// to[0 .. padded_size / 2) = pairs of q[0 .. size) * sign, exact for a sign of -1, 0 or 1; zeros
+// after.
+template <class T>
+inline void load_query(uint32_t* to, const T* q, int size, int padded_size, float sign) {
+  const auto* bits = reinterpret_cast<const BFloat16*>(q);
+  const Vec factor = broadcast(sign);
+  const __m512i high_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const int num_pairs = padded_size / 2;
+  for (int k = 0; k < num_pairs; k += Vec::kLanes) {
+    const __m512i pairs = _mm512_castps_si512(load_bf16_pairs(bits + 2 * k, size - 2 * k).v);
+    const Vec low = Vec{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))} * factor;
+    const Vec high = Vec{_mm512_castsi512_ps(_mm512_and_si512(pairs, high_half))} * factor;
+    const __mmask16 kept = num_pairs - k >= Vec::kLanes ? 0xffffu : (1u << (num_pairs - k)) - 1;
+    _mm512_mask_storeu_epi32(to + k, kept,
+                             _mm512_or_si512(_mm512_castps_si512(high.v),
+                                             _mm512_srli_epi32(_mm512_castps_si512(low.v), 16)));
+  }
 }
 
 template <class T>

@@ -66,6 +66,16 @@ inline void rescale_rows(const float* from, const float* to, int num_rows, float
   }
 }
 
+// Maxima become what turns a score times the factor into the exponent of its weight.
+inline void negate_shifts(float* maxima, int num_rows, float factor) {
+  const Vec f = broadcast(factor);
+  for (int row = 0; row < num_rows; row += Vec::kLanes) {
+    const int count = num_rows - row;
+    const Vec shift = shift_of(load_maxima(maxima + row, count), f);
+    store_first(maxima + row, broadcast(0.0f) - shift, count);
+  }
+}
+
 // tops[row] = the largest of maxima[row] and the row's scores, NaN left out
 inline void find_tops(const float* scores, int num_rows, int width, const float* maxima,
                       float* tops) {
@@ -119,10 +129,11 @@ inline void softmax_rows(float* scores, int num_rows, int width, float factor,
   find_tops(scores, num_rows, width, states.maxima, tops);
   rescale_rows(states.maxima, tops, num_rows, factor, rescale);
   std::memcpy(states.maxima, tops, sizeof(float) * num_rows);
+  negate_shifts(tops, num_rows, factor);
   const Vec f = broadcast(factor);
   for (int row = 0; row < num_rows; ++row) {
     float* const s = scores + row * kTileKeys;
-    const Vec minus_shift = broadcast(0.0f) - shift_of(broadcast(tops[row]), f);
+    const Vec minus_shift = broadcast(tops[row]);
     Vec sum = load(states.sums + row * Vec::kLanes) * broadcast(rescale[row]);
     int c = 0;
     for (; c + 4 * Vec::kLanes <= width; c += 4 * Vec::kLanes) {

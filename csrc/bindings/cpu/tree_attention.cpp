@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/tree_attention.h"
 
+#include <memory>
 #include <new>
 
 #include "bindings/cpu/ops.h"
@@ -9,20 +10,31 @@
 namespace treeattn::bindings {
 namespace {
 
-// Uninitialised floats that start on a cache line, so that no vector straddles two.
-class AlignedFloats {
+// Floats that start on a cache line, so that no vector straddles two. A thread keeps them from call
+// to call: fresh pages would be zeroed and mapped under the kernel, call after call.
+class KeptFloats {
  public:
-  explicit AlignedFloats(int64_t count)
-      : memory_(static_cast<float*>(::operator new(sizeof(float) * count, kCacheLine))) {}
-  ~AlignedFloats() { ::operator delete(memory_, kCacheLine); }
-  AlignedFloats(const AlignedFloats&) = delete;
-  AlignedFloats& operator=(const AlignedFloats&) = delete;
-  float* get() const { return memory_; }
+  // At least `count`, of any content.
+  float* get(int64_t count) {
+    if (count > size_) {
+      memory_.reset();
+      size_ = 0;
+      memory_.reset(static_cast<float*>(::operator new(sizeof(float) * count, kCacheLine)));
+      size_ = count;
+    }
+    return memory_.get();
+  }
 
  private:
   static constexpr std::align_val_t kCacheLine{64};
-  float* memory_;
+  struct Delete {
+    void operator()(float* memory) const { ::operator delete(memory, kCacheLine); }
+  };
+  std::unique_ptr<float, Delete> memory_;
+  int64_t size_ = 0;
 };
+
+thread_local KeptFloats kept_scratch, kept_states;
 
 }  // namespace
 
@@ -30,11 +42,11 @@ void run_on_cpu(const TreeAttentionCall& call) {
   const TreeAttentionParams& p = call.params;
   cpu::check_tree_attention(p);
   cpu::AttentionSchedule schedule(p, torch::stable::get_num_threads());
-  const AlignedFloats states(schedule.states_size());
+  float* const states = kept_states.get(schedule.states_size());
   parallel_items(schedule.num_units(), [&](const auto& next) {
-    const AlignedFloats scratch(schedule.scratch_size());
+    float* const scratch = kept_scratch.get(schedule.scratch_size());
     for (int64_t unit = next(); unit < schedule.num_units(); unit = next()) {
-      schedule.run(unit, scratch.get(), states.get());
+      schedule.run(unit, scratch, states);
     }
   });
   cpu::clear_unowned_rows(p);
