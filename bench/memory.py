@@ -83,6 +83,17 @@ def peak_bytes(run: Callable[[], object], in_use: Callable[[], int]) -> int:
     return max(0, peak - before)
 
 
+def _in_fresh_thread(run: Callable[[], None]) -> Callable[[], None]:
+    """A thread keeps its scratch between calls; a new one, and its workers, have none yet."""
+
+    def start_and_wait() -> None:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    return start_and_wait
+
+
 def plan_bytes(plan: treeattn.TreePlan, inputs: list[Tensor]) -> int:
     """Bytes of the plan's storages that are not storages of `inputs`."""
     known = {tensor.untyped_storage().data_ptr() for tensor in inputs}
@@ -119,6 +130,6 @@ def measure_memory(model: Model = LLAMA3_8B) -> Memory:
         ) -> None:
             treeattn.tree_attention(q, pool, pool, made, out=out)
 
-        attend()  # starts threads and whatever else happens once
-        attention[ctx] = max(peak_bytes(attend, in_use) for _ in range(_RUNS))
+        attend()  # whatever happens once in a process
+        attention[ctx] = max(peak_bytes(_in_fresh_thread(attend), in_use) for _ in range(_RUNS))
     return Memory(plan, attention if in_use else None)

@@ -12,9 +12,9 @@ namespace treeattn::cpu {
 namespace {
 
 // A panel is as large as fits: a large one packs each tile of keys for many rows, but its queries
-// and outputs (four times this many bytes) have to stay in the L2 cache.
-constexpr int kPanelBytes = 64 * 1024;
-constexpr int kMaxPanelRows = 192;
+// and the outputs of two streams have to stay in the L2 cache.
+constexpr int kPanelBytes = 320 * 1024;
+constexpr int kMaxPanelRows = 256;
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -23,7 +23,8 @@ int group_size(const TreeAttentionParams& p) { return p.num_qo_heads / p.k_pool.
 int64_t padded_dim(const TreeAttentionParams& p) { return round_up(p.k_pool.head_dim, kMaxLanes); }
 
 int max_panel_nodes(const TreeAttentionParams& p) {
-  const int64_t bytes_per_row = padded_dim(p) * int64_t{sizeof(float)};
+  const int64_t bytes_per_row =
+      padded_dim(p) * (element_size(p.dtype) + 2 * int64_t{sizeof(float)});
   const int64_t rows = std::min<int64_t>(kMaxPanelRows, kPanelBytes / bytes_per_row);
   return static_cast<int>(std::max<int64_t>(1, rows / group_size(p)));
 }
@@ -35,9 +36,12 @@ int panel_nodes(const TreeAttentionParams& p, int request) {
   return p.context_lens[request] < kTileKeys ? std::min(most, kMaxTileNodes) : most;
 }
 
-AttentionLayout attention_layout(const TreeAttentionParams& p) {
+AttentionLayout attention_layout(const TreeAttentionParams& p,
+                                 const std::vector<AttentionPanel>& panels) {
+  int num_nodes = 0;
+  for (const AttentionPanel& panel : panels) num_nodes = std::max(num_nodes, panel.num_nodes);
   const int64_t dim = padded_dim(p);
-  const int64_t rows = round_up(int64_t{max_panel_nodes(p)} * group_size(p), kMaxLanes);
+  const int64_t rows = round_up(int64_t{num_nodes} * group_size(p), kMaxLanes);
   const int64_t tree_rows = std::min<int64_t>(rows, int64_t{kMaxTileNodes} * group_size(p));
   int64_t size = 0;
   const auto take = [&size](int64_t count) {
@@ -132,8 +136,9 @@ uint32_t streams_of(const TreeAttentionParams& p, const AttentionPanel& panel) {
 }
 
 AttentionSchedule::AttentionSchedule(const TreeAttentionParams& p, int num_threads)
-    : p_(p), layout_(attention_layout(p)), kernel_(attention_kernel(p)) {
+    : p_(p), kernel_(attention_kernel(p)) {
   const std::vector<AttentionPanel> panels = attention_panels(p);
+  layout_ = attention_layout(p, panels);
   const int num_panels = static_cast<int>(panels.size());
   const int num_whole = num_threads > 1 ? num_panels / num_threads * num_threads : num_panels;
   for (int i = 0; i < num_whole; ++i)
