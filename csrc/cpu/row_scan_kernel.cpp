@@ -186,7 +186,9 @@ RowScan row_scan() {
           .weigh = weigh,
           .mass = mass,
           .split = split,
-          .keep = keep};
+          .keep = keep,
+          .excess = excess,
+          .depth_sum = depth_sum};
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

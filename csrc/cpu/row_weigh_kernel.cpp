@@ -134,4 +134,27 @@ RowKept keep(float* kept, const void* x, DType dtype, const float* w, int count,
   return {.sum = sum.total(), .num_ties = static_cast<int>(num_ties.total())};
 }
 
+float excess(float* u, const float* w, const float* q, int count, float a, float b) {
+  const Vec scale = broadcast(a), share = broadcast(-b), zero = broadcast(0.0f);
+  Sum sum;
+  for_each_vec(w, DType::kFloat32, q, count, [&](auto piece, int part) {
+    // Lanes past the row hold -inf, and end up as 0.
+    const Vec left = max(fma(piece.logits(), scale, piece.weights() * share), zero);
+    sum.part[part] = sum.part[part] + left;
+    piece.put(u, left);
+  });
+  return sum.total();
+}
+
+float depth_sum(const void* x, DType dtype, const float* w, int count, float max) {
+  const Vec origin = broadcast(max), zero = broadcast(0.0f);
+  Sum sum;
+  for_each_vec(x, dtype, w, count, [&](auto piece, int part) {
+    const Vec weight = piece.weights();
+    const Vec depth = where(above(weight, zero), weight * (origin - piece.logits()));
+    sum.part[part] = sum.part[part] + depth;
+  });
+  return sum.total();
+}
+
 }  // namespace treeattn::cpu::TREEATTN_ISA

@@ -9,6 +9,7 @@
 #include "cuda/accept_path/accept_path.h"
 #include "cuda/merge_states/merge_states.h"
 #include "cuda/write_kv/write_kv.h"
+#include "treeattn/check.h"
 
 namespace treeattn::bindings {
 namespace {
@@ -23,6 +24,12 @@ const Tensor& first_tensor(const First& first, const Rest&... rest) {
 }
 
 void accept_path(const AcceptPathCall& call, cudaStream_t stream) {
+  const AcceptPathParams& p = call.params;
+  TREEATTN_CHECK(p.rule == AcceptRule::kGreedy || p.rule == AcceptRule::kTarget,
+                 "accept_path: rule must be greedy or target on this device, got ",
+                 name_of(p.rule));
+  TREEATTN_CHECK(p.processed_logprobs == nullptr && p.counts.data == nullptr,
+                 "accept_path: processed_logprobs and counts must be None on this device");
   cuda::accept_path(call.params, call.workspace, stream);
 }
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws of the acceptance rules in closed form: a few numbers per node instead of a row of
+// probabilities.
+//
+// After some children of a node were rejected the law there is, for each id x,
+//   r(x) = max(0, scale * w(x) - sum over draft rows of share * q(x)),
+// with w the target's weights and q the draft's: one rejection takes r to max(0, reach * r - q),
+// normalised, and because q >= 0, what max(0, .) has cut off stays cut off. A row that siblings are
+// drawn from without replacement loses the token of each trial: from then on that token's r is only
+// scaled, so it keeps the share that the row had.
+#pragma once
+
+#include <cmath>
+
+#include "treeattn/host_device.h"
+
+namespace treeattn {
+
+// The target at one node: ids whose logit is above the cut, or equals it below `tie_end`, and whose
+// weight exp((logit - max) / temperature) is at least `min_weight`. Their weights sum up to
+// `total`.
+struct TargetLaw {
+  float max;
+  float temperature;
+  float cut;
+  int tie_end;
+  float min_weight;
+  double total;
+};
+
+// Log probability of an id that is in the law.
+TREEATTN_HOST_DEVICE inline double log_prob_of(const TargetLaw& law, float logit) {
+  return (double{logit} - law.max) / law.temperature - std::log(law.total);
+}
+
+// A row that was drafted from: q = weight / total. Given as logits, weight = exp(logit - max); as
+// probabilities, total is 1 and max unused.
+struct DraftLaw {
+  float max;
+  double total;
+};
+
+// What a request's rule keeps of one node; indices are nodes of the request, -1 is none.
+struct NodeState {
+  // The node as a parent.
+  int first_child = -1;
+  bool has_target = false;  // `target` and `scale` are known
+  TargetLaw target = {};
+  double scale = 0;
+  double reach = 0;  // the chance at which the rule accepts the node, once it gets to that
+  double score = 0;  // typical: sum of log probabilities from the root
+  // The node as a child.
+  int next_sibling = -1;
+  int leader = -1;       // the eldest sibling that was looked at with the same draft row
+  bool is_gone = false;  // rejected without replacement: its token has a share of its own
+  double own_share = 0;
+  // The draft row that this leader stands for.
+  DraftLaw draft = {.max = 0, .total = 1};
+  double share = 0;
+  double condition = 1;  // 1 / the mass of what is left to be drawn
+};
+
+// A rejection that is being worked out: the law at `node` becomes max(0, reach * r - q), q being
+// what `child` was drawn from. child -1 and reach 1: r itself.
+struct Rejection {
+  int node;
+  int child;
+  double reach;
+};
+
+struct ResidualMass {
+  double excess;  // sum of max(0, reach * r - q)
+  double left;    // of the draft's weights, without the tokens that are gone and the child's
+};
+
+// q = draft_scale * weight, at ids that are not gone.
+TREEATTN_HOST_DEVICE inline double draft_scale(const NodeState* nodes, int child) {
+  const NodeState& leader = nodes[nodes[child].leader];
+  return leader.condition / leader.draft.total;
+}
+
+// What the rejection takes of each weight of the row that `leader` stands for.
+TREEATTN_HOST_DEVICE inline double share_of(const NodeState* nodes, const Rejection& r,
+                                            int leader) {
+  const double before = r.reach * nodes[leader].share;
+  const bool subtracted = r.child >= 0 && nodes[r.child].leader == leader;
+  return subtracted ? before + draft_scale(nodes, r.child) : before;
+}
+
+// Turns the states into those after the rejection, whose mass has been summed up. False where the
+// law stays: nothing is left, so that target and draft were one law up to rounding, or less than
+// 1e-30 of the target has survived all rejections, beyond which floats end.
+TREEATTN_HOST_DEVICE inline bool settle(NodeState* nodes, const Rejection& r,
+                                        const ResidualMass& mass, bool without_replacement) {
+  constexpr double kLargest = 1e30;
+  NodeState& node = nodes[r.node];
+  NodeState& child = nodes[r.child];
+  const double scale = r.reach * node.scale;
+  const bool changes = mass.excess > 0 && scale < kLargest * mass.excess;
+  if (changes) {
+    node.scale = scale / mass.excess;
+    for (int i = node.first_child; i >= 0; i = nodes[i].next_sibling) {
+      if (nodes[i].leader == i) nodes[i].share = share_of(nodes, r, i) / mass.excess;
+      if (nodes[i].is_gone) nodes[i].own_share = r.reach * nodes[i].own_share / mass.excess;
+    }
+  }
+  if (!without_replacement) return changes;
+  NodeState& leader = nodes[child.leader];
+  child.is_gone = true;
+  child.own_share = leader.share;
+  leader.condition = mass.left > 0 ? leader.draft.total / mass.left : 0;
+  return changes;
+}
+
+// The chance to stop at a node whose last child was rejected, `excess` being what that left.
+// The sum in this order: 1 - reach is exact, and never lost in a large excess.
+TREEATTN_HOST_DEVICE inline double chance_to_stop(double excess, double reach) {
+  return excess > 0 ? excess / (excess + (1 - reach)) : 0;
+}
+
+}  // namespace treeattn
