@@ -41,8 +41,8 @@ Status TrialRows::read_target(int node) {
   NodeState& state = nodes_[node];
   if (state.has_target) return kOk;
   const Status status = chooser_.find_law(row(node), sampling_, state.target);
+  found_ = status == kOk ? node : -1;
   if (status != kOk) return status;
-  found_ = node;
   state.scale = 1 / state.target.total;
   state.has_target = true;
   return kOk;
