@@ -29,18 +29,18 @@ int draw_from_pieces(const std::vector<double>& piece_sum, int vocab_size, doubl
     if (!(piece_sum[piece] > 0)) continue;
     last_piece = piece;
     if (before + piece_sum[piece] > target) {
-      const float* const w = weights(piece);
+      const auto* const w = weights(piece);
       double cumulative = before;
       for (int i = 0; i < piece_size(vocab_size, piece); ++i) {
         cumulative += w[i];
-        if (w[i] > 0.0f && cumulative > target) return piece * kPiece + i;
+        if (w[i] > 0 && cumulative > target) return piece * kPiece + i;
       }
     }
     before += piece_sum[piece];
   }
-  const float* const w = weights(last_piece);
+  const auto* const w = weights(last_piece);
   int i = piece_size(vocab_size, last_piece) - 1;
-  while (i > 0 && w[i] == 0.0f) --i;
+  while (i > 0 && w[i] == 0) --i;
   return last_piece * kPiece + i;
 }
 

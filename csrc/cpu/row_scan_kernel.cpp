@@ -187,7 +187,9 @@ RowScan row_scan() {
           .mass = mass,
           .split = split,
           .keep = keep,
-          .excess = excess,
+          .scale = scale,
+          .subtract = subtract,
+          .sum = sum,
           .depth_sum = depth_sum};
 }
 

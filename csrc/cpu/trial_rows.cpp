@@ -60,17 +60,18 @@ Status TrialRows::read_draft(int child) {
   return status;
 }
 
+double TrialRows::draft_weight(int child) const {
+  const int leader = nodes_[child].leader;
+  return draft_.weight(draft_row(child), nodes_[leader].draft, static_cast<int>(token(child)));
+}
+
 bool TrialRows::can_be_drawn(int child) const {
-  const int leader = nodes_[child].leader, id = static_cast<int>(token(child));
-  return nodes_[leader].condition > 0 && find_gone(leader, id) < 0 &&
-         draft_.weight(draft_row(child), nodes_[leader].draft, id) > 0.0f;
+  return draft_scale(nodes_.data(), child) * draft_weight(child) > 0;
 }
 
 double TrialRows::ratio(int child) const {
-  const int leader = nodes_[child].leader, id = static_cast<int>(token(child));
-  const double q =
-      draft_scale(nodes_.data(), child) * draft_.weight(draft_row(child), nodes_[leader].draft, id);
-  return excess_at({.node = parent(child), .child = -1, .reach = 1}, id) / q;
+  const double q = draft_scale(nodes_.data(), child) * draft_weight(child);
+  return law_at(parent(child), static_cast<int>(token(child))) / q;
 }
 
 double TrialRows::coin(int node, uint32_t ordinal) const {

@@ -56,16 +56,14 @@ class TrialRows {
   int draft_row(int child) const;
   uint64_t seed() const;
   double uniform(int node, RandomPurpose purpose) const;
+  double draft_weight(int child) const;
 
   bool has_residual(int node) const;
   int draw_residual(int node, double uniform);
   ResidualMass sum_excess(const Rejection& r);
   ResidualMass excess_piece(const Rejection& r, int piece);
-  double patch_gone(const Rejection& r, int begin, int count);
   double left_of_piece(int child, const float* q, int begin, int count);
-  double excess_at(const Rejection& r, int id) const;
-  int find_gone(int leader, int id) const;
-  bool is_within(int node, int begin, int count) const;
+  double law_at(int node, int id) const;
 
   const AcceptPathParams& p_;
   RowScan scan_;
@@ -79,7 +77,7 @@ class TrialRows {
   int found_ = -1;   // whose target the chooser has found last
   int summed_ = -1;  // whose residual piece_sum_ holds
   std::vector<double> piece_sum_;
-  float u_[kPiece];
+  double u_[kPiece];
 };
 
 }  // namespace treeattn::cpu

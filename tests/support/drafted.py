@@ -14,7 +14,7 @@ from treeattn.plan import TreePlan
 from support.acceptance import PADDING, plan_of, random_allowed, random_sampling
 from support.rules import CALLS, WITH_DRAFTS, distinct_siblings, shape
 
-MOST_NODES = 9
+MOST_NODES = 9  # of a tree of any shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,19 +32,19 @@ def random_call(
 ) -> Call:
     """One of CALLS. Drafts resemble the target, so that paths go on; edge cases are common."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    trees = [shape(rng, name, rng.randrange(MOST_NODES + 1)) for _ in range(num_requests)]
+    trees = [_tree(rng, name) for _ in range(num_requests)]
     contexts = [rng.randrange(1000) for _ in trees]
     plan = plan_of(trees, contexts, max_depth=rng.choice([None, MOST_NODES + 2]))
     count = plan.num_nodes
-    few = min(vocab_size, rng.choice([2, 4]))
+    few = min(vocab_size, rng.choice([2, 4, 6]))
     logits = torch.randn(count, vocab_size, generator=generator) * rng.choice([0.3, 1.0, 3.0])
-    logits[:, :few] += rng.choice([2.0, 5.0])
+    logits[:, :few] += rng.choice([0.0, 2.0, 5.0])
     if rng.random() < 0.3:
         logits = logits.round()  # ties, at the borders of filters too
     tokens = torch.randint(0, few, (count,), generator=generator)
     options: dict[str, Any] = {**CALLS[name], **random_sampling(rng, generator, plan, vocab_size)}
     if name in WITH_DRAFTS:
-        drafts = logits + rng.choice([0.0, 0.3, 1.0]) * torch.randn(
+        drafts = logits + rng.choice([0.0, 0.3, 1.0, 2.0]) * torch.randn(
             count, vocab_size, generator=generator
         )
         if rng.random() < 0.1:  # p = q
@@ -77,6 +77,14 @@ def random_call(
             ]
         )
     return Call(plan, logits, tokens.to(rng.choice([torch.int32, torch.int64])), options)
+
+
+def _tree(rng: random.Random, name: str) -> list[int]:
+    """Any shape; often several children with one below each, so that many are rejected."""
+    if name == "block" or rng.random() < 0.6:
+        return shape(rng, name, rng.randrange(MOST_NODES + 1))
+    width = rng.randrange(2, 6)
+    return [-1, *[0] * width, *(child for child in range(1, width + 1) if rng.random() < 0.7)]
 
 
 def _edge_rows(rng: random.Random, logits: Tensor, drafts: Tensor) -> None:

@@ -76,7 +76,12 @@ def _moved(
     rng: random.Random, generator: torch.Generator, options: dict[str, Any]
 ) -> dict[str, Any]:
     def noise(like: Tensor) -> Tensor:
-        return (torch.rand(like.shape, generator=generator, dtype=torch.float64) * 2 - 1) * NEAR
+        """For each entry, and for each row as a whole."""
+        shapes = like.shape, (*like.shape[:-1], 1)
+        return sum(
+            (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1) * NEAR
+            for shape in shapes
+        )
 
     moved = {**options}
     for name in ("temperature", "top_p", "min_p", "draft_probs", "typical_epsilon"):

@@ -5,9 +5,12 @@
 // After some children of a node were rejected the law there is, for each id x,
 //   r(x) = max(0, scale * w(x) - sum over draft rows of share * q(x)),
 // with w the target's weights and q the draft's: one rejection takes r to max(0, reach * r - q),
-// normalised, and because q >= 0, what max(0, .) has cut off stays cut off. A row that siblings are
-// drawn from without replacement loses the token of each trial: from then on that token's r is only
-// scaled, so it keeps the share that the row had.
+// normalised, and because q >= 0, what max(0, .) has cut off stays cut off. So it is without
+// replacement, where the next q has lost the token of each trial: a child is rejected only if
+// reach * r < q at its token, which leaves r = 0 there whatever is subtracted later.
+//
+// scale and shares grow with each rejection, by 1 / the mass it left, and r is their difference: it
+// takes doubles. A factor of 1e12 comes with a chance of 1e-12.
 #pragma once
 
 #include <cmath>
@@ -51,9 +54,7 @@ struct NodeState {
   double score = 0;  // typical: sum of log probabilities from the root
   // The node as a child.
   int next_sibling = -1;
-  int leader = -1;       // the eldest sibling that was looked at with the same draft row
-  bool is_gone = false;  // rejected without replacement: its token has a share of its own
-  double own_share = 0;
+  int leader = -1;  // the eldest sibling that was looked at with the same draft row
   // The draft row that this leader stands for.
   DraftLaw draft = {.max = 0, .total = 1};
   double share = 0;
@@ -70,10 +71,10 @@ struct Rejection {
 
 struct ResidualMass {
   double excess;  // sum of max(0, reach * r - q)
-  double left;    // of the draft's weights, without the tokens that are gone and the child's
+  double left;    // of the draft's weights, without the tokens of its trials so far
 };
 
-// q = draft_scale * weight, at ids that are not gone.
+// q = draft_scale * weight, what the child was drawn from.
 TREEATTN_HOST_DEVICE inline double draft_scale(const NodeState* nodes, int child) {
   const NodeState& leader = nodes[nodes[child].leader];
   return leader.condition / leader.draft.total;
@@ -88,27 +89,24 @@ TREEATTN_HOST_DEVICE inline double share_of(const NodeState* nodes, const Reject
 }
 
 // Turns the states into those after the rejection, whose mass has been summed up. False where the
-// law stays: nothing is left, so that target and draft were one law up to rounding, or less than
-// 1e-30 of the target has survived all rejections, beyond which floats end.
+// law stays: nothing is left, so that target and draft were one law up to rounding, or so little
+// that rounding is all there is to see of it.
 TREEATTN_HOST_DEVICE inline bool settle(NodeState* nodes, const Rejection& r,
                                         const ResidualMass& mass, bool without_replacement) {
-  constexpr double kLargest = 1e30;
+  constexpr double kLargest = 1e12;
   NodeState& node = nodes[r.node];
-  NodeState& child = nodes[r.child];
   const double scale = r.reach * node.scale;
   const bool changes = mass.excess > 0 && scale < kLargest * mass.excess;
   if (changes) {
     node.scale = scale / mass.excess;
     for (int i = node.first_child; i >= 0; i = nodes[i].next_sibling) {
       if (nodes[i].leader == i) nodes[i].share = share_of(nodes, r, i) / mass.excess;
-      if (nodes[i].is_gone) nodes[i].own_share = r.reach * nodes[i].own_share / mass.excess;
     }
   }
-  if (!without_replacement) return changes;
-  NodeState& leader = nodes[child.leader];
-  child.is_gone = true;
-  child.own_share = leader.share;
-  leader.condition = mass.left > 0 ? leader.draft.total / mass.left : 0;
+  if (without_replacement) {
+    NodeState& leader = nodes[nodes[r.child].leader];
+    leader.condition = mass.left > 0 ? leader.draft.total / mass.left : 0;
+  }
   return changes;
 }
 
