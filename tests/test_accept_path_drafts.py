@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,3 +165,30 @@ def test_a_plan_that_was_cut_short_of_the_tree(name: str) -> None:
         want = called(name, cut, plan=plan_of([moved], max_depth=1), **options)
         for field in ("emitted", "status", "next_tokens", "num_accepted"):
             assert torch.equal(getattr(short, field), getattr(want, field))
+
+
+@pytest.mark.parametrize("name", FOR_TREES)
+def test_time_goes_by_the_rows_that_are_read(name: str) -> None:
+    """A star whose first child is accepted costs two rows, however many children there are.
+
+    To read all rows of the larger star would take 64 times as long.
+    """
+    vocab_size = 32_000
+
+    def seconds(num_nodes: int) -> float:
+        plan = plan_of([[-1] + [0] * (num_nodes - 1)])
+        logits = torch.zeros(num_nodes, vocab_size)
+        draft = torch.full((1, vocab_size), 1 / vocab_size)
+        rows = torch.zeros(num_nodes, dtype=torch.int32)
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            got = accept_path(
+                logits, torch.arange(num_nodes), plan, draft_probs=draft, draft_rows=rows,
+                uniforms=torch.zeros(num_nodes, 2), **CALLS[name],
+            )  # fmt: skip
+            times.append(time.perf_counter() - start)
+            assert got.path.tolist() == [[0, 1]]
+        return min(times)
+
+    assert seconds(1024) < 8 * seconds(16)
