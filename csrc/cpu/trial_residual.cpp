@@ -18,13 +18,6 @@ double TrialRows::reject(int child, double reach) {
   return mass.excess;
 }
 
-bool TrialRows::has_residual(int node) const {
-  for (int i = first_child(node); i >= 0; i = next_sibling(i)) {
-    if (nodes_[i].leader == i && nodes_[i].share > 0) return true;
-  }
-  return false;
-}
-
 int TrialRows::draw_residual(int node, double uniform) {
   const Rejection none{.node = node, .child = -1, .reach = 1};
   if (summed_ != node) sum_excess(none);
@@ -53,8 +46,8 @@ ResidualMass TrialRows::excess_piece(const Rejection& r, int piece) {
   ResidualMass mass{.excess = 0, .left = 0};
   const float* const w = target_.weights(row(r.node), law(r.node), piece);
   scan_.scale(u_, w, count, r.reach * nodes_[r.node].scale);
-  for (int i = first_child(r.node); i >= 0; i = next_sibling(i)) {
-    const double share = nodes_[i].leader == i ? share_of(nodes_.data(), r, i) : 0;
+  for (int i = nodes_[r.node].first_leader; i >= 0; i = nodes_[i].next_leader) {
+    const double share = share_of(nodes_.data(), r, i);
     if (!(share > 0)) continue;
     const float* const q = draft_.weights(draft_row(i), nodes_[i].draft, piece);
     mass.excess = scan_.subtract(u_, q, count, share);
@@ -81,9 +74,8 @@ double TrialRows::left_of_piece(int child, const float* q, int begin, int count)
 // r at one id.
 double TrialRows::law_at(int node, int id) const {
   double r = nodes_[node].scale * target_.weight(row(node), law(node), id);
-  for (int i = first_child(node); i >= 0; i = next_sibling(i)) {
-    const double share = nodes_[i].leader == i ? nodes_[i].share : 0;
-    if (share > 0) r -= share * draft_.weight(draft_row(i), nodes_[i].draft, id);
+  for (int i = nodes_[node].first_leader; i >= 0; i = nodes_[i].next_leader) {
+    r -= nodes_[i].share * draft_.weight(draft_row(i), nodes_[i].draft, id);
   }
   return std::max(0.0, r);
 }

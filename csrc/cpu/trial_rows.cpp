@@ -50,13 +50,14 @@ Status TrialRows::read_target(int node) {
 
 Status TrialRows::read_draft(int child) {
   const int row = draft_row(child);
-  for (int elder = first_child(parent(child)); elder != child; elder = next_sibling(elder)) {
-    if (nodes_[elder].leader != elder || draft_row(elder) != row) continue;
-    nodes_[child].leader = elder;
+  for (int i = nodes_[parent(child)].first_leader; i >= 0; i = nodes_[i].next_leader) {
+    if (draft_row(i) != row) continue;
+    nodes_[child].leader = i;
     return kOk;
   }
-  const Status status = draft_.read(row, nodes_[child].draft);
-  if (status == kOk) nodes_[child].leader = child;
+  DraftLaw law;
+  const Status status = draft_.read(row, law);
+  if (status == kOk) lead(nodes_.data(), parent(child), child, law);
   return status;
 }
 
@@ -90,7 +91,7 @@ double TrialRows::uniform(int node, RandomPurpose purpose) const {
 }
 
 int TrialRows::draw(int node, RandomPurpose purpose) {
-  if (has_residual(node)) return draw_residual(node, uniform(node, purpose));
+  if (has_residual(nodes_.data(), node)) return draw_residual(node, uniform(node, purpose));
   if (found_ != node) chooser_.find_law(row(node), sampling_, nodes_[node].target);
   found_ = node;
   return chooser_.draw_found(uniform(node, purpose));

@@ -58,7 +58,6 @@ class TrialRows {
   double uniform(int node, RandomPurpose purpose) const;
   double draft_weight(int child) const;
 
-  bool has_residual(int node) const;
   int draw_residual(int node, double uniform);
   ResidualMass sum_excess(const Rejection& r);
   ResidualMass excess_piece(const Rejection& r, int piece);

@@ -47,6 +47,7 @@ struct DraftLaw {
 struct NodeState {
   // The node as a parent.
   int first_child = -1;
+  int first_leader = -1;
   bool has_target = false;  // `target` and `scale` are known
   TargetLaw target = {};
   double scale = 0;
@@ -54,8 +55,9 @@ struct NodeState {
   double score = 0;  // typical: sum of log probabilities from the root
   // The node as a child.
   int next_sibling = -1;
-  int leader = -1;  // the eldest sibling that was looked at with the same draft row
+  int leader = -1;  // the sibling that was the first to be looked at with the same draft row
   // The draft row that this leader stands for.
+  int next_leader = -1;
   DraftLaw draft = {.max = 0, .total = 1};
   double share = 0;
   double condition = 1;  // 1 / the mass of what is left to be drawn
@@ -80,6 +82,23 @@ TREEATTN_HOST_DEVICE inline double draft_scale(const NodeState* nodes, int child
   return leader.condition / leader.draft.total;
 }
 
+// Makes `child` the leader of a draft row that none of its siblings was drawn from.
+TREEATTN_HOST_DEVICE inline void lead(NodeState* nodes, int parent, int child,
+                                      const DraftLaw& draft) {
+  nodes[child].leader = child;
+  nodes[child].draft = draft;
+  nodes[child].next_leader = nodes[parent].first_leader;
+  nodes[parent].first_leader = child;
+}
+
+// Something was subtracted from the target at `node`.
+TREEATTN_HOST_DEVICE inline bool has_residual(const NodeState* nodes, int node) {
+  for (int i = nodes[node].first_leader; i >= 0; i = nodes[i].next_leader) {
+    if (nodes[i].share > 0) return true;
+  }
+  return false;
+}
+
 // What the rejection takes of each weight of the row that `leader` stands for.
 TREEATTN_HOST_DEVICE inline double share_of(const NodeState* nodes, const Rejection& r,
                                             int leader) {
@@ -99,8 +118,8 @@ TREEATTN_HOST_DEVICE inline bool settle(NodeState* nodes, const Rejection& r,
   const bool changes = mass.excess > 0 && scale < kLargest * mass.excess;
   if (changes) {
     node.scale = scale / mass.excess;
-    for (int i = node.first_child; i >= 0; i = nodes[i].next_sibling) {
-      if (nodes[i].leader == i) nodes[i].share = share_of(nodes, r, i) / mass.excess;
+    for (int i = node.first_leader; i >= 0; i = nodes[i].next_leader) {
+      nodes[i].share = share_of(nodes, r, i) / mass.excess;
     }
   }
   if (without_replacement) {
