@@ -13,7 +13,9 @@ void launch_accept_path(const AcceptPathParams& p, Step* steps, cudaStream_t str
   const auto shared_bytes = static_cast<size_t>(layout.bytes);
   const auto num_requests = static_cast<unsigned>(p.num_requests);
   const int64_t row_bytes = int64_t{p.vocab_size} * static_cast<int64_t>(sizeof(T));
-  if (steps == nullptr || !reads_all_rows(p.num_nodes, row_bytes, p.max_depth)) {
+  const bool walks = steps == nullptr || p.processed_logprobs != nullptr ||
+                     !reads_all_rows(p.num_nodes, row_bytes, p.max_depth);
+  if (walks) {
     launch(accept_path_walk_kernel<T, kDraws>, num_requests, kRowThreads, shared_bytes, stream, p,
            layout);
     return;

@@ -3,43 +3,68 @@
 
 #include "cuda/accept_path/row_choice.cuh"
 #include "cuda/accept_path/walk.cuh"
-#include "treeattn/philox.h"
 
 namespace treeattn::cuda {
 
-// What the rule makes of one row. Called by all threads of the CTA.
+// What the rule makes of one row; `processed`, unless nullptr, gets the log probability under the
+// law that it chose from. Called by all threads of the CTA.
 template <class T, bool kDraws>
 __device__ __forceinline__ Step read_row(const AcceptPathParams& p, const RowShared& s, int request,
-                                         int64_t row_idx) {
+                                         int64_t row_idx, float* processed = nullptr) {
   if (threadIdx.x == 0) count(Counter::kRowsRead);
-  const Row<T> row(static_cast<const T*>(p.logits) + row_idx * p.stride_logits,
-                   p.allowed != nullptr ? p.allowed + row_idx * p.stride_allowed : nullptr,
-                   p.vocab_size);
-  Choice choice;
-  const float temperature = kDraws ? value_or(p.temperature, request, 1.0f) : 0.0f;
-  if (!kDraws || temperature == 0.0f) {
-    choice = greedy(row, s);
+  const Row<T> row = row_of<T>(p, row_idx);
+  Step step{.token = -1, .status = kOk, .child = -1, .log_prob = 0.0f};
+  float max = 0.0f;
+  if (!kDraws || value_or(p.temperature, request, 1.0f) == 0.0f) {
+    const Choice choice = greedy(row, s);
+    step.token = choice.token;
+    step.status = choice.status;
+    max = choice.max;
+    if (processed != nullptr) *processed = 0.0f;
   } else {
-    const Sampling sampling{.temperature = temperature,
-                            .top_k = value_or(p.top_k, request, 0),
-                            .top_p = value_or(p.top_p, request, 1.0f),
-                            .min_p = value_or(p.min_p, request, 0.0f)};
-    const auto position = static_cast<uint32_t>(load_global(p.context_lens + request)) +
-                          static_cast<uint32_t>(load_global(p.depths + row_idx));
-    const double uniform =
-        p.uniforms != nullptr
-            ? double{load_global(p.uniforms + 2 * row_idx + 1)}
-            : philox_uniform(static_cast<uint64_t>(value_or(p.seeds, request, int64_t{0})),
-                             position, 0, RandomPurpose::kDraw);
-    choice = draw(row, s, sampling, uniform);
+    TargetLaw law;
+    Prefix prefix;
+    step.status = find_law(row, s, sampling_of(p, request), law, prefix);
+    if (step.status == kOk) {
+      step.token =
+          draw_found(row, s, law, prefix, uniform_at(p, request, row_idx, RandomPurpose::kDraw));
+      max = law.max;
+      if (processed != nullptr) *processed = processed_log_prob(row, law, step.token);
+    }
   }
-  Step step{.token = choice.token, .status = choice.status, .child = -1, .log_prob = 0.0f};
-  if (choice.status == kOk && p.logprobs != nullptr) step.log_prob = log_prob(row, s, choice);
+  if (step.status == kOk && p.logprobs != nullptr)
+    step.log_prob = log_prob(row, s, step.token, max);
   return step;
 }
 
-// The lazy walk. One CTA of kRowThreads per request goes down its tree and reads the rows on the
-// way, one after the other, nothing else. Nobody waits for another CTA.
+// Goes down a live request's tree and reads the rows on the way, one after the other, nothing else.
+// Called by all threads of a CTA, after a barrier behind clear_request.
+template <class T, bool kDraws>
+__device__ __forceinline__ void walk(const AcceptPathParams& p, const RowShared& s, int request,
+                                     const Tree& tree) {
+  for (int depth = 0, node = 0;; ++depth) {
+    float processed;
+    Step step = read_row<T, kDraws>(p, s, request, tree.start + node,
+                                    p.processed_logprobs != nullptr ? &processed : nullptr);
+    if (step.status == kOk && depth < p.max_depth) {
+      step.child = find_child(p, tree, node, step.token, &s.control()->child);
+    }
+    if (threadIdx.x == 0) {
+      store_step(p, request, depth, node, step);
+      if (p.processed_logprobs != nullptr && step.status == kOk) {
+        store_global(p.processed_logprobs + request * (int64_t{p.max_depth} + 1) + depth,
+                     processed);
+      }
+      if (step.child < 0) {
+        store_end(p, request, depth, step.status == kOk ? step.token : -1, step.status);
+      }
+    }
+    if (step.child < 0) return;
+    node = step.child;
+  }
+}
+
+// The lazy walk. One CTA of kRowThreads per request. Nobody waits for another CTA.
 template <class T, bool kDraws>
 __global__ __launch_bounds__(kRowThreads, 1) void accept_path_walk_kernel(
     const __grid_constant__ AcceptPathParams p, const __grid_constant__ RowLayout layout) {
@@ -52,20 +77,7 @@ __global__ __launch_bounds__(kRowThreads, 1) void accept_path_walk_kernel(
     if (threadIdx.x == 0) store_end(p, request, 0, -1, tree.status);
     return;
   }
-  for (int depth = 0, node = 0;; ++depth) {
-    Step step = read_row<T, kDraws>(p, s, request, tree.start + node);
-    if (step.status == kOk && depth < p.max_depth) {
-      step.child = find_child(p, tree, node, step.token, &s.control()->child);
-    }
-    if (threadIdx.x == 0) {
-      store_step(p, request, depth, node, step);
-      if (step.child < 0) {
-        store_end(p, request, depth, step.status == kOk ? step.token : -1, step.status);
-      }
-    }
-    if (step.child < 0) return;
-    node = step.child;
-  }
+  walk<T, kDraws>(p, s, request, tree);
 }
 
 // All rows at once, one CTA of kRowThreads each: `steps` [num_nodes] gets what every row of a live

@@ -2,25 +2,10 @@
 // One request's walk: what it may read, where it goes next, what it leaves.
 #pragma once
 
-#include "cuda/common/ptx.cuh"
-#include "treeattn/accept_path.h"
+#include "cuda/accept_path/sampling.cuh"
 #include "treeattn/plan_tree.h"
 
 namespace treeattn::cuda {
-
-template <class T>
-__device__ __forceinline__ T value_or(const PerRequest<T>& values, int request, T otherwise) {
-  return values.data != nullptr ? load_global(values.data + request * values.stride) : otherwise;
-}
-
-__device__ __forceinline__ bool sampling_is_valid(const AcceptPathParams& p, int request) {
-  if (p.rule == AcceptRule::kGreedy) return true;
-  const float temperature = value_or(p.temperature, request, 1.0f);
-  if (temperature == 0.0f) return true;
-  return temperature >= 0.0f && value_or(p.top_p, request, 1.0f) > 0.0f &&
-         value_or(p.min_p, request, 0.0f) <= 1.0f &&
-         (p.seeds.data != nullptr || p.uniforms != nullptr);
-}
 
 struct Tree {
   int64_t start;  // row of the batch that is node 0
@@ -71,11 +56,13 @@ __device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree&
 // What an untouched request shows. Called by all threads of a CTA.
 __device__ __forceinline__ void clear_request(const AcceptPathParams& p, int request) {
   const int64_t width = int64_t{p.max_depth} + 1;
+  const float nan = __uint_as_float(0x7fc00000);
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
     store_global(p.path + request * width + i, -1);
     store_global(p.emitted + request * width + i, -1);
-    if (p.logprobs != nullptr) {
-      store_global(p.logprobs + request * width + i, __uint_as_float(0x7fc00000));
+    if (p.logprobs != nullptr) store_global(p.logprobs + request * width + i, nan);
+    if (p.processed_logprobs != nullptr) {
+      store_global(p.processed_logprobs + request * width + i, nan);
     }
   }
 }
