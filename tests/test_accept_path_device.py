@@ -39,7 +39,7 @@ def emulator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a workspace only the rows on the walk can be read."""
-    monkeypatch.setattr(accept, "_rows_workspace", lambda logits, plan: None)
+    monkeypatch.setattr(accept, "_workspace", lambda *arguments: None)
 
 
 def counted(

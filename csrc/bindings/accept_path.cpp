@@ -116,7 +116,6 @@ AcceptPathCall accept_path_params(
     packed(*processed_logprobs, "processed_logprobs", {"num_requests", "max_depth + 1"},
            {ScalarType::Float});
   }
-  if (workspace) packed(*workspace, "workspace", {"num_nodes", "4"}, {kInt});
   const OptTensor none;  // rule greedy ignores every sampling parameter, others draft laws
   const DraftLaws drafts =
       reads_drafts(rule)
@@ -159,7 +158,7 @@ AcceptPathCall accept_path_params(
       .dtype = to_dtype(logits.scalar_type()),
       .wide_tokens = tokens.scalar_type() == kLong,
   };
-  return {.params = params, .workspace = workspace ? mutable_data<int32_t>(*workspace) : nullptr};
+  return {.params = params, .workspace = scratch_of<int32_t>(match, workspace, "workspace", kInt)};
 }
 
 }  // namespace treeattn::bindings

@@ -47,10 +47,9 @@ Scratch<T> scratch_of(Match& match, const OptTensor& t, const char* name, Scalar
   return {mutable_data<T>(*t), t->size(0)};
 }
 
-// What only devices need lies beside the params.
 struct AcceptPathCall {
   AcceptPathParams params;
-  int32_t* workspace;  // or nullptr
+  Scratch<int32_t> workspace;
 };
 
 // The planes that `params` points to live here.

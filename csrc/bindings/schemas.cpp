@@ -21,9 +21,9 @@ void define_ops(Library& m) {
       "int? window, float logits_soft_cap, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, "
       "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? work, Tensor(d!)? workspace, "
       "int num_ctas, bool batch_invariant) -> ()");
-  // Once per step: choose the path (rule: AcceptRule; workspace: [num_nodes, 4] int32 of any
-  // content for devices, which without it read the rows one after the other), then bring its keys
-  // and values into place in all layers.
+  // Once per step: choose the path (rule: AcceptRule; workspace: accept_path_workspace_size int32
+  // of any content for devices, which for rules greedy and target read the rows one after the other
+  // without it), then bring its keys and values into place in all layers.
   m.def(
       "accept_path(Tensor logits, Tensor tokens, "
       "Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor depths, Tensor plan_status, "

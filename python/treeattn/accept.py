@@ -130,7 +130,7 @@ def accept_path(
         logits.new_empty(num_requests, width, dtype=torch.float32) if wanted else None
         for wanted in (return_logprobs, return_processed_logprobs)
     )
-    workspace = _rows_workspace(logits, plan)
+    workspace = _workspace(logits, plan, rule, draft_ids)
     if rule == "greedy":
         temperature = top_k = top_p = min_p = seeds = None
     else:
@@ -182,11 +182,16 @@ def accept_path(
     )
 
 
-def _rows_workspace(logits: Tensor, plan: TreePlan) -> Tensor | None:
-    """What each row comes to, for devices; without it they read only the rows on the walk."""
+def _workspace(
+    logits: Tensor, plan: TreePlan, rule: str, draft_ids: Tensor | None
+) -> Tensor | None:
+    """What devices need: accept_path_workspace_size int32 (csrc/cuda/accept_path/accept_path.h)."""
     if not _namespace.runs_on_device(logits):
         return None
-    return plan.parents.new_empty(plan.num_nodes, 4)
+    if rule in ("greedy", "target"):
+        return plan.parents.new_empty(plan.num_nodes * 4)
+    columns = 0 if draft_ids is None else logits.shape[-1]
+    return plan.parents.new_empty(plan.num_nodes * 30 + 1 + columns)
 
 
 def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | None:

@@ -2,6 +2,7 @@
 // One request's walk: what it may read, where it goes next, what it leaves.
 #pragma once
 
+#include "cuda/accept_path/config.h"
 #include "cuda/accept_path/sampling.cuh"
 #include "treeattn/plan_tree.h"
 
@@ -34,16 +35,18 @@ __device__ __forceinline__ int64_t token_of(const AcceptPathParams& p, int64_t n
                        : load_global(static_cast<const int32_t*>(p.tokens) + node);
 }
 
-// The first child that holds the token, as a node of the request; -1 when there is none. Called by
-// all threads of a CTA; `child` is one of its shared variables.
-__device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree& tree, int node,
-                                          int token, int* child) {
+// The first child behind node `after` for which wanted(row of the batch) holds, as a node of the
+// request; -1 when there is none. Called by all threads of a CTA; `child` is one of its shared
+// variables.
+template <class F>
+__device__ __forceinline__ int find_child_if(const AcceptPathParams& p, const Tree& tree, int node,
+                                             int after, int* child, F&& wanted) {
   if (threadIdx.x == 0) *child = tree.num_nodes;
   __syncthreads();  // child is set
-  for (int i = node + 1 + static_cast<int>(threadIdx.x); i < tree.num_nodes;
+  for (int i = after + 1 + static_cast<int>(threadIdx.x); i < tree.num_nodes;
        i += static_cast<int>(blockDim.x)) {
     if (load_global(p.parents + tree.start + i) != node) continue;
-    if (token_of(p, tree.start + i) != token) continue;
+    if (!wanted(tree.start + i)) continue;
     atomicMin(child, i);
     break;  // this thread's others come later
   }
@@ -51,6 +54,13 @@ __device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree&
   const int first = *child;
   __syncthreads();  // child has been read
   return first < tree.num_nodes ? first : -1;
+}
+
+// The first child that holds the token.
+__device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree& tree, int node,
+                                          int token, int* child) {
+  return find_child_if(p, tree, node, node, child,
+                       [&](int64_t row_idx) { return token_of(p, row_idx) == token; });
 }
 
 // What an untouched request shows. Called by all threads of a CTA.
@@ -74,6 +84,7 @@ struct alignas(16) Step {
   int child;  // -1: out of the tree
   float log_prob;
 };
+static_assert(sizeof(Step) == kStepInts * sizeof(int32_t));
 
 // Called by one thread, after a barrier behind clear_request.
 __device__ __forceinline__ void store_step(const AcceptPathParams& p, int request, int depth,

@@ -30,6 +30,9 @@ constexpr bool reads_drafts(AcceptRule rule) {
   return rule >= AcceptRule::kMultistep && rule <= AcceptRule::kTraversal;
 }
 
+// The rules of accept_rules.h.
+constexpr bool takes_trials(AcceptRule rule) { return rule >= AcceptRule::kMultistep; }
+
 // A per-request sampling parameter; stride 0 broadcasts one value, nullptr means "not given".
 template <class T>
 struct PerRequest {
