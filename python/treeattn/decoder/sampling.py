@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from treeattn.decoder.request import Request
-from treeattn.ops import RULES, AcceptedPath, accept_path
+from treeattn.ops import AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 from treeattn.tree import TreeBatch
+
+RULES = ("greedy", "target")  # the others need drafters that say what they drew from
 
 
 @dataclass(frozen=True)
