@@ -22,8 +22,11 @@ SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type 
 demo: $(VENV)/.with-demo $(VENV)/.model
 	$(RUN) -m treeattn demo $(DEMO_ARGS)
 
+# The tests of a file run in one process, for what they share; the longest files come early.
+WORKERS ?= auto
+SPREAD = -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: test-build
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 test-build: $(VENV)/.with-test $(VENV)/.model $(VENV)/.simt
 
