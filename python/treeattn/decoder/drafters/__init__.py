@@ -3,6 +3,7 @@
 
 from treeattn.decoder.drafters.base import Drafter, NoDraft, ReadsFeatures
 from treeattn.decoder.drafters.draft_model import DraftModel
+from treeattn.decoder.drafters.eagle import EagleDraft
 from treeattn.decoder.drafters.layer_skip import LayerSkip
 from treeattn.decoder.drafters.lookup import PromptLookup
 from treeattn.decoder.drafters.suffix import SuffixDraft
@@ -10,6 +11,7 @@ from treeattn.decoder.drafters.suffix import SuffixDraft
 __all__ = [
     "DraftModel",
     "Drafter",
+    "EagleDraft",
     "LayerSkip",
     "NoDraft",
     "PromptLookup",
