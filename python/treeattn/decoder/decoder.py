@@ -103,8 +103,9 @@ class Decoder:
         """Continue every prompt; one result each, in order.
 
         prompts: token ids, taken as they are, or text, put through the chat template.
-        drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`. num_nodes: budget of a
-        draft, the root counted; a larger draft is cut. shape: "tree" or "chain".
+        drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`: `load_draft_head` and
+        `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; a larger draft is
+        cut. shape: "tree" or "chain".
         rule: "greedy", or "target" to sample; temperature, top_k, top_p and min_p act with "target"
         only, as in `accept_path`, and temperature 0 is greedy. seeds: one for all or one per
         prompt; drawn by torch's generator when None. eos_ids: default, the checkpoint's.
