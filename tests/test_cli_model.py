@@ -73,6 +73,9 @@ def test_a_seed_makes_sampling_repeatable_whatever_the_draft(
         (["--temperature", "-1"], "temperature"),
         (["--max-new-tokens", "-1"], "max_new_tokens"),
         (["--drafter", "no-such"], "--drafter must be one of none, lookup"),
+        (["--drafter", "eagle"], "--drafter eagle and --draft-head FOLDER go together"),
+        (["--draft-head", "no-such"], "go together, got --drafter suffix with a head"),
+        (["--drafter", "eagle", "--draft-head", "no-such"], "no-such is no draft head"),
     ],
 )
 def test_bad_options(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +107,7 @@ def test_table_says_no_when_outputs_differ() -> None:
         "dtype": "float32",
         "max_new_tokens": 2,
         "nodes": 16,
+        "drafter": "a suffix trie",
         "variants": {
             "plain": _numbers([plain], plain.outputs),
             "tree": _numbers([other], plain.outputs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,20 @@ def test_bf16_tree_equals_plain(bf16_decoder: Decoder) -> None:
         pytest.skip("this torch cannot pack bf16 weights")
     plain = generate(bf16_decoder, GOLDEN, Variant("none", num_tokens=96))
     assert generate(bf16_decoder, GOLDEN, Variant("suffix", num_tokens=96)) == plain
+
+
+def test_draft_head(decoder: Decoder) -> None:
+    """A trained head: trees of 32 nodes, top-k 8, depth 5, give 1.95 tokens a step or more."""
+    folder = os.environ.get("TREEATTN_DRAFT_HEAD")
+    if folder is None:
+        pytest.skip("TREEATTN_DRAFT_HEAD must name a folder with a draft head of SmolLM2-135M")
+    drafter = decoder.load_draft_head(folder, top_k=8, depth=5)
+    outs = decoder.generate(
+        [entry["prompt_ids"] for entry in GOLDEN],
+        max_new_tokens=192,
+        drafter=drafter,
+        num_nodes=32,
+    )
+    assert [out.tokens for out in outs] == [entry["output_ids"] for entry in GOLDEN]
+    per_step = [len(out.tokens) / out.stats.steps for out in outs]
+    assert sum(per_step) / len(per_step) >= 1.95

@@ -46,11 +46,12 @@ def tiny_decoder(
     block_size: int = 4,
     num_blocks: int | None = None,
     tokenizer: Tokenizer | None = None,
+    weights: dict[str, torch.Tensor] | None = None,
     **overrides: object,
 ) -> Decoder:
-    """A decoder over random weights; `overrides` are fields of the config."""
+    """A decoder over `weights`, else random ones; `overrides` are fields of the config."""
     config = replace(CONFIG, **overrides)
-    checkpoint = Checkpoint(config, random_weights(config, seed), tokenizer)
+    checkpoint = Checkpoint(config, weights or random_weights(config, seed), tokenizer)
     model = build_model(checkpoint, torch.device("cpu"))
     return Decoder(model, tokenizer, block_size=block_size, num_blocks=num_blocks)
 
@@ -158,7 +159,7 @@ def start(decoder: Decoder, prompt: Sequence[int], drafter: Scripted, limit: int
 
 def logical_kv(cache: PagedCache, seq: int, num_slots: int) -> torch.Tensor:
     """[2, L, num_slots, heads, head_dim]: K and V of the first logical slots of a sequence."""
-    table = torch.tensor(cache.pool.block_table(seq))
+    table = torch.tensor(cache.pool.block_table(seq), dtype=torch.int64)
     return torch.stack([pool[:, table].flatten(1, 2)[:, :num_slots] for pool in (cache.k, cache.v)])
 
 

@@ -20,7 +20,7 @@ from treeattn.cli.progress import progress
 from treeattn.cli.recorder import Recorder, pictures, telling
 
 if TYPE_CHECKING:
-    from treeattn.decoder import Decoder
+    from treeattn.decoder import Decoder, Drafter
 
 WARM_UP_TOKENS = 8
 PHASES = ("prefill", "draft", "verify", "accept", "remap")
@@ -58,12 +58,13 @@ def run(args: argparse.Namespace) -> int:
         entry.get("prompt_ids") or decoder.tokenizer.encode_prompt(entry["prompt"])
         for entry in prompts
     ]
-    variants = _variants(args, decoder)
+    head = None if args.draft_head is None else decoder.load_draft_head(args.draft_head)
+    variants = _variants(args, decoder, head or "suffix")
 
     names = [entry["name"] for entry in prompts]
     with progress(2 + len(variants) * args.repeats) as advance:
         advance("looking for a tree worth drawing")
-        picture = _picture(args, decoder, names, ids)
+        picture = _picture(args, decoder, head, names, ids)
         advance("warming up")
         for variant in variants.values():
             variant(ids[:1], WARM_UP_TOKENS)
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         "prompts": names,
         "max_new_tokens": args.max_new_tokens,
         "nodes": args.nodes,
+        "drafter": "a suffix trie" if head is None else f"the head {args.draft_head}",
         "repeats": args.repeats,
         "variants": {name: _numbers(some, runs["plain"][0].outputs) for name, some in runs.items()},
     }
@@ -94,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if args.dtype != "float32" or all(n["identical_to_plain"] for n in ours) else 1
 
 
-def _variants(args: argparse.Namespace, decoder: Decoder) -> dict[str, Variant]:
+def _variants(
+    args: argparse.Namespace, decoder: Decoder, drafter: str | Drafter
+) -> dict[str, Variant]:
     """What is compared, in the order of the table."""
 
     def ours(**options: Any) -> Variant:
@@ -106,8 +110,8 @@ def _variants(args: argparse.Namespace, decoder: Decoder) -> dict[str, Variant]:
         baseline = PlainTorch(path, DTYPES[args.dtype])
         variants["torch"] = lambda prompts, budget: _decode_baseline(baseline, prompts, budget)
     variants["plain"] = ours(drafter="none", num_nodes=1)
-    variants["chain"] = ours(drafter="suffix", shape="chain", num_nodes=args.nodes)
-    variants["tree"] = ours(drafter="suffix", shape="tree", num_nodes=args.nodes)
+    variants["chain"] = ours(drafter=drafter, shape="chain", num_nodes=args.nodes)
+    variants["tree"] = ours(drafter=drafter, shape="tree", num_nodes=args.nodes)
     return variants
 
 
@@ -139,14 +143,18 @@ def _decode_baseline(baseline: PlainTorch, prompts: Prompts, max_new_tokens: int
 
 
 def _picture(
-    args: argparse.Namespace, decoder: Decoder, names: Sequence[str], prompts: Prompts
+    args: argparse.Namespace,
+    decoder: Decoder,
+    head: Drafter | None,
+    names: Sequence[str],
+    prompts: Prompts,
 ) -> draw.Picture | None:
     """The most telling step of tree decoding over the prompts."""
     from treeattn.decoder.drafters import SuffixDraft
 
     found: list[draw.Picture] = []
     for name, prompt in zip(names, prompts, strict=True):
-        recorder = Recorder(SuffixDraft())
+        recorder = Recorder(head or SuffixDraft())
         (result,) = decoder.generate(
             [prompt], max_new_tokens=args.max_new_tokens, drafter=recorder, num_nodes=args.nodes
         )
@@ -174,7 +182,7 @@ def _table(report: Mapping[str, Any]) -> str:
     lines = [
         f"{len(report['prompts'])} prompts, greedy, {report['dtype']}, "
         f"at most {report['max_new_tokens']} tokens each, "
-        f"drafts of {report['nodes']} nodes from a suffix trie",
+        f"drafts of {report['nodes']} nodes from {report['drafter']}",
         f"{'':<7}{'tokens/s':>9}{'speed-up':>10}{'tokens/step':>13}"
         + "".join(f"{phase + ' s':>11}" for phase in PHASES[1:])
         + "   identical to plain",

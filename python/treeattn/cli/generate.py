@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treeattn.cli.model import DTYPES, load_decoder, make_drafter
+from treeattn.cli.model import load_decoder, make_drafter
 
 if TYPE_CHECKING:
     from treeattn.decoder import Decoder
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     decoder = load_decoder(args)
     options = {
         "max_new_tokens": args.max_new_tokens,
-        "drafter": make_drafter(args.drafter, decoder, DTYPES[args.dtype]),
+        "drafter": make_drafter(args, decoder),
         "num_nodes": args.nodes,
         "shape": args.shape,
         "rule": "greedy" if args.temperature == 0 else "target",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from treeattn.decoder import Decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DRAFTERS = ("none", "lookup", "suffix", "layer_skip")
+DRAFTERS = ("none", "lookup", "suffix", "layer_skip", "eagle")
 
 
 def load_decoder(args: argparse.Namespace) -> Decoder:
@@ -42,12 +42,20 @@ def model_path(path: Path | None) -> Path:
     raise FileNotFoundError(f"no model is installed; run: {MODEL_COMMAND} (or pass --model PATH)")
 
 
-def make_drafter(name: str, decoder: Decoder, dtype: torch.dtype) -> Any:
-    """What `Decoder.generate` takes as `drafter`: a known name, or a draft model from a path."""
+def make_drafter(args: argparse.Namespace, decoder: Decoder) -> Any:
+    """What `Decoder.generate` takes as `drafter`: a known name, a head, or a draft model."""
+    name = args.drafter
+    if (name == "eagle") != (args.draft_head is not None):
+        raise ValueError(
+            f"--drafter eagle and --draft-head FOLDER go together, got --drafter {name} "
+            f"{'without' if args.draft_head is None else 'with'} a head"
+        )
+    if name == "eagle":
+        return decoder.load_draft_head(args.draft_head)
     if name in DRAFTERS:
         return name
     if not Path(name).exists():
         raise ValueError(f"--drafter must be one of {', '.join(DRAFTERS)} or a path, got {name}")
     from treeattn.decoder import Decoder
 
-    return Decoder.from_pretrained(name, dtype=dtype).as_drafter_for(decoder)
+    return Decoder.from_pretrained(name, dtype=DTYPES[args.dtype]).as_drafter_for(decoder)

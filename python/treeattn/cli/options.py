@@ -29,6 +29,7 @@ def add_demo(commands: Any) -> None:
         "demo", help="decode real prompts with a draft tree, and compare with plain decoding"
     )
     _add_model_options(parser)
+    _add_draft_head(parser, "draft with this EAGLE-style head instead of a suffix trie")
     parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
     parser.add_argument(
@@ -53,9 +54,10 @@ def add_generate(commands: Any) -> None:
     parser.add_argument(
         "--drafter",
         default="suffix",
-        metavar="none|lookup|suffix|layer_skip|PATH",
+        metavar="none|lookup|suffix|layer_skip|eagle|PATH",
         help="where drafts come from; PATH is a smaller model (default: suffix)",
     )
+    _add_draft_head(parser, "the head that --drafter eagle drafts with")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--tree", dest="shape", action="store_const", const="tree", default="tree")
     shape.add_argument("--chain", dest="shape", action="store_const", const="chain")
@@ -87,6 +89,11 @@ def add_doctor(commands: Any) -> None:
     """Register the subcommand."""
     parser = commands.add_parser("doctor", help="what this machine can run, and why not")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _add_draft_head(parser: argparse.ArgumentParser, use: str) -> None:
+    """The folder of a head; its trees are those of `Decoder.load_draft_head`."""
+    parser.add_argument("--draft-head", type=Path, metavar="FOLDER", help=use)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ class Recorder:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self.observe_features = getattr(inner, "observe_features", None)
         self.trees: dict[int, DraftTree] = {}  # by the length of the sequence they continue
 
     def propose(

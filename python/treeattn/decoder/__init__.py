@@ -3,7 +3,15 @@
 
 from treeattn.decoder.config import ModelConfig
 from treeattn.decoder.decoder import Decoder
-from treeattn.decoder.drafters import Drafter, DraftModel, LayerSkip, PromptLookup, SuffixDraft
+from treeattn.decoder.drafters import (
+    Drafter,
+    DraftModel,
+    EagleDraft,
+    LayerSkip,
+    PromptLookup,
+    ReadsFeatures,
+    SuffixDraft,
+)
 from treeattn.decoder.request import Generation, Request, Stats
 from treeattn.decoder.tokenizer import TextStream, Tokenizer
 
@@ -11,10 +19,12 @@ __all__ = [
     "Decoder",
     "DraftModel",
     "Drafter",
+    "EagleDraft",
     "Generation",
     "LayerSkip",
     "ModelConfig",
     "PromptLookup",
+    "ReadsFeatures",
     "Request",
     "Stats",
     "SuffixDraft",

@@ -39,18 +39,19 @@ def load_checkpoint(path: str | Path, dtype: torch.dtype) -> Checkpoint:
         raise FileNotFoundError(f"{path} is neither a .gguf file nor a folder with config.json")
     generation = path / "generation_config.json"
     config = config_from_json(
-        _read_json(path / "config.json"), _read_json(generation) if generation.is_file() else {}
+        read_json(path / "config.json"), read_json(generation) if generation.is_file() else {}
     )
     has_tokenizer = (path / "tokenizer.json").is_file()
     tokenizer = Tokenizer.from_folder(path) if has_tokenizer else None
-    return Checkpoint(config, _read_safetensors(path, dtype), tokenizer)
+    return Checkpoint(config, read_safetensors(path, dtype), tokenizer)
 
 
-def _read_safetensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+def read_safetensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All tensors of a folder by name; floating-point ones cast to `dtype`."""
     safetensors = require("safetensors.torch", extra="hf")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted(set(_read_json(index)["weight_map"].values()))
+        files = sorted(set(read_json(index)["weight_map"].values()))
     else:
         files = ["model.safetensors"]
     weights: dict[str, Tensor] = {}
@@ -58,10 +59,14 @@ def _read_safetensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing")
         tensors = safetensors.load_file(folder / name)
-        weights |= {key: tensor.to(dtype) for key, tensor in tensors.items()}
+        weights |= {
+            key: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for key, tensor in tensors.items()
+        }
     return weights
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data

@@ -16,11 +16,13 @@ from treeattn.decoder.config import ModelConfig
 from treeattn.decoder.drafters import (
     Drafter,
     DraftModel,
+    EagleDraft,
     LayerSkip,
     NoDraft,
     PromptLookup,
     SuffixDraft,
 )
+from treeattn.decoder.eagle_head import load_eagle_head
 from treeattn.decoder.engine import Engine
 from treeattn.decoder.model import Model, build_model
 from treeattn.decoder.options import Options
@@ -101,8 +103,9 @@ class Decoder:
         """Continue every prompt; one result each, in order.
 
         prompts: token ids, taken as they are, or text, put through the chat template.
-        drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`. num_nodes: budget of a
-        draft, the root counted; a larger draft is cut. shape: "tree" or "chain".
+        drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`: `load_draft_head` and
+        `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; a larger draft is
+        cut. shape: "tree" or "chain".
         rule: "greedy", or "target" to sample; temperature, top_k, top_p and min_p act with "target"
         only, as in `accept_path`, and temperature 0 is greedy. seeds: one for all or one per
         prompt; drawn by torch's generator when None. eos_ids: default, the checkpoint's.
@@ -192,6 +195,25 @@ class Decoder:
             num_blocks = -(-self.config.max_position // self._block_size)
         return DraftModel(self.model, self._allocate(num_blocks), target.config.vocab_size)
 
+    def load_draft_head(
+        self,
+        folder: str | Path,
+        *,
+        top_k: int = 8,
+        depth: int = 5,
+        num_blocks: int | None = None,
+    ) -> EagleDraft:
+        """The EAGLE-style head in `folder` as a drafter for this model, with KV of its own.
+
+        top_k, depth: width and levels of its trees. num_blocks: size of its KV; by default room for
+        one sequence of full length. Raises FileNotFoundError, or ValueError naming what of the
+        checkpoint does not fit this model.
+        """
+        head = load_eagle_head(folder, self.model)
+        if num_blocks is None:
+            num_blocks = -(-self.config.max_position // self._block_size)
+        return EagleDraft(head, self._allocate(num_blocks, head.config), top_k=top_k, depth=depth)
+
     def _start(self, prompts: Sequence[Prompt], options: Options) -> tuple[Engine, list[Request]]:
         """Everything that can be wrong with the arguments is found here."""
         if isinstance(prompts, str):
@@ -275,11 +297,11 @@ class Decoder:
         slots = (request.limit + num_nodes for request in requests)
         return max(1, sum(-(-count // self._block_size) for count in slots))
 
-    def _allocate(self, num_blocks: int) -> PagedCache:
+    def _allocate(self, num_blocks: int, config: ModelConfig | None = None) -> PagedCache:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
         return allocate_cache(
-            self.config,
+            config or self.config,
             num_blocks=num_blocks,
             block_size=self._block_size,
             dtype=self.model.embedding.dtype,

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 
 from treeattn.decoder.cache import PagedCache
-from treeattn.decoder.drafters import Drafter
+from treeattn.decoder.drafters import Drafter, ReadsFeatures
 from treeattn.decoder.forward import PREFILL_CHUNK, prefill
 from treeattn.decoder.model import Model
 from treeattn.decoder.output import finish_text
@@ -76,8 +76,7 @@ class Engine:
         for request in [*self.running]:
             self._leave(request)
         if self.prefilling is not None:
-            self.cache.pool.free(self.prefilling.seq)
-            self.prefilling = None
+            self._give_up_prefilling()
         self.waiting.clear()
 
     def _admit(self) -> bool:
@@ -108,7 +107,10 @@ class Engine:
         start, prompt = perf_counter(), request.tokens[:-1]
         before = request.num_prefilled
         if before < len(prompt):
-            request.num_prefilled = prefill(self.model, self.cache, request.seq, prompt, before)
+            features = prefill(self.model, self.cache, request.seq, prompt, before)
+            request.num_prefilled += len(features)
+            if isinstance(self.drafter, ReadsFeatures):
+                self.drafter.observe_features(request, features)
         if request.num_prefilled == len(prompt):
             self.drafter.observe(request, request.tokens)
             self.running.append(request)
@@ -142,12 +144,20 @@ class Engine:
 
     def _set_back_youngest(self) -> None:
         if self.prefilling is not None:
-            youngest, self.prefilling = self.prefilling, None
-            self.cache.pool.free(youngest.seq)
+            youngest = self._give_up_prefilling()
         else:
             youngest = self.running[-1]
             self._leave(youngest)
         self.waiting.appendleft(youngest)
+
+    def _give_up_prefilling(self) -> Request:
+        """Drop what was read of a request that has not joined yet."""
+        request, self.prefilling = self.prefilling, None
+        assert request is not None
+        if isinstance(self.drafter, ReadsFeatures):
+            self.drafter.release(request)
+        self.cache.pool.free(request.seq)
+        return request
 
     def _leave(self, request: Request) -> None:
         self.running.remove(request)

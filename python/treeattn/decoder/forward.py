@@ -15,18 +15,16 @@ from treeattn.tree import DraftTree, pack
 PREFILL_CHUNK = 256
 
 
-def prefill(model: Model, cache: PagedCache, seq: int, tokens: Sequence[int], start: int) -> int:
-    """Write the KV of one chunk of `tokens`, from index `start`; returns where the chunk ends.
+def prefill(model: Model, cache: PagedCache, seq: int, tokens: Sequence[int], start: int) -> Tensor:
+    """Write the KV of one chunk of `tokens`, from index `start`; returns its hidden states.
 
     A chunk is a chain behind the `start` tokens before it. The sequence owns blocks for all of
-    `tokens` already.
+    `tokens` already. The hidden states are [tokens of the chunk, hidden], after the last norm.
     """
     stop = min(start + PREFILL_CHUNK, len(tokens))
     batch = pack([DraftTree.chain(tokens[start:stop])], device=cache.k.device)
     plan = cache.plan(batch, [seq], [start])
-    no_rows = batch.tokens.new_empty(0)
-    model.forward(batch.tokens, plan, cache.k, cache.v, rows=no_rows)
-    return stop
+    return model.hidden(batch.tokens, plan, cache.k, cache.v)
 
 
 def node_log_probs(

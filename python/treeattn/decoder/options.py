@@ -38,7 +38,8 @@ class Options:
         named = self.drafter is None or isinstance(self.drafter, str)
         if named and self.drafter not in DRAFTERS:
             raise ValueError(
-                f"drafter must be one of {', '.join(DRAFTERS)}, or a Drafter; got {self.drafter!r}"
+                f"drafter must be one of {', '.join(DRAFTERS)}, or a Drafter, as "
+                f"Decoder.load_draft_head returns one; got {self.drafter!r}"
             )
         if self.num_nodes < 1:
             raise ValueError(f"num_nodes counts the root, so it must be >= 1, got {self.num_nodes}")

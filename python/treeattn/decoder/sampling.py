@@ -86,9 +86,16 @@ def path_logprobs(logits: Tensor, accepted: AcceptedPath, batch: TreeBatch) -> T
 
     logits: [N, V]. Entries past the emitted tokens hold anything.
     """
-    rows = batch.node_indptr[:-1, None] + accepted.path.clamp(min=0)  # [B, D + 1]
-    law = logits[rows].float().log_softmax(-1)
+    law = path_rows(logits, accepted, batch).float().log_softmax(-1)
     return law.gather(-1, accepted.emitted.clamp(min=0)[..., None])[..., 0]
+
+
+def path_rows(per_node: Tensor, accepted: AcceptedPath, batch: TreeBatch) -> Tensor:
+    """Of `per_node` [N, ...] the rows of each accepted path, root first: [B, D + 1, ...].
+
+    Entries past the end of a path hold anything.
+    """
+    return per_node[batch.node_indptr[:-1, None] + accepted.path.clamp(min=0)]
 
 
 def _penalise(rows: Tensor, tokens: set[int], penalty: float) -> None:

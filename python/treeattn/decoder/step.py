@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from treeattn.decoder.cache import PagedCache
-from treeattn.decoder.drafters import Drafter
+from treeattn.decoder.drafters import Drafter, ReadsFeatures
 from treeattn.decoder.model import Model
 from treeattn.decoder.output import append_tokens
 from treeattn.decoder.request import Request, Stats
-from treeattn.decoder.sampling import Sampling, path_logprobs
+from treeattn.decoder.sampling import Sampling, path_logprobs, path_rows
 from treeattn.ops import AcceptedPath, remap_kv
 from treeattn.plan import TreePlan
 from treeattn.tree import DraftTree, pack
@@ -49,10 +49,11 @@ def verify_step(
     for seq, tree in zip(seqs, trees, strict=True):
         cache.reserve(seq, len(tree))
     plan = cache.plan(batch, seqs, [cache.pool.context_len(seq) for seq in seqs])
-    logits, _ = model.forward(batch.tokens, plan, cache.k, cache.v)
+    logits, hidden = model.forward(batch.tokens, plan, cache.k, cache.v)
     clock.lap("verify")
 
     accepted = sampling.accept(logits, batch, plan, requests)
+    features = path_rows(hidden, accepted, batch)
     law = path_logprobs(logits, accepted, batch).tolist() if logprobs else None
     clock.lap("accept")
 
@@ -66,6 +67,8 @@ def verify_step(
         num_owned = len(cache.pool.block_table(request.seq))
         cache.pool.commit(request.seq, [root, *request.tokens[-kept:-1]], table[:num_owned])
         drafter.observe(request, request.tokens[-kept:])
+        if isinstance(drafter, ReadsFeatures):
+            drafter.observe_features(request, features[b, :kept])
         if law is not None:
             request.logprobs += law[b][:kept]
         num_accepted = min(kept, len(emitted) - 1)

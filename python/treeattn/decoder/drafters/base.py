@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
 
 from treeattn.decoder.request import Request
 from treeattn.tree import DraftTree
@@ -31,6 +33,20 @@ class Drafter(Protocol):
 
     def release(self, request: Request) -> None:
         """The request has left: finished, or set back to join again later."""
+        ...
+
+
+@runtime_checkable
+class ReadsFeatures(Drafter, Protocol):
+    """A drafter that drafts from the target's hidden states."""
+
+    def observe_features(self, request: Request, features: Tensor) -> None:
+        """The target's hidden states at the next tokens of the request, from its first token on.
+
+        features: [count, hidden], after the last norm; the tokens are final, and so is the one
+        after each. They come a chunk of the prompt at a time, before the request joins, then after
+        each step's `observe`. A request that is given up before it joined is released too.
+        """
         ...
 
 

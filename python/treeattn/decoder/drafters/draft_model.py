@@ -64,7 +64,8 @@ class DraftModel:
                 self._seqs.add(seq)
                 done = 0
                 while done < len(request.tokens) - 1:
-                    done = prefill(self._model, self._cache, seq, request.tokens[:-1], done)
+                    chunk = prefill(self._model, self._cache, seq, request.tokens[:-1], done)
+                    done += len(chunk)
             behind = len(request.tokens) - 1 - pool.context_len(seq)
             self._cache.reserve(seq, behind + num_nodes)
         except OutOfBlocks:

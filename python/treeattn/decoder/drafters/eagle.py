@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic trees from a head that continues the target's hidden states, with paged KV of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.eagle_head import EagleHead
+from treeattn.decoder.request import Request
+from treeattn.kv_cache import OutOfBlocks
+from treeattn.schedule.eagle2 import Expansion
+from treeattn.tree import DraftTree, pack
+
+MAX_PENDING = 32  # features that wait for the next draft; more, a prompt's, are read at once
+
+
+class EagleDraft:
+    """Drafts `schedule.eagle2` trees with `head` on `cache`, which must be its own.
+
+    top_k: nodes of a level and children of each; depth: levels. A chain takes the best child only.
+    Below the root the head continues its own outputs, so what it writes there is approximate: all
+    of it is dropped with the draft, and the tokens that stay are read again from the target's
+    features. A request that finds no room in `cache` goes without a draft; when that befell its
+    prompt, until it leaves.
+    """
+
+    def __init__(
+        self, head: EagleHead, cache: PagedCache, *, top_k: int = 8, depth: int = 5
+    ) -> None:
+        for name, value in (("top_k", top_k), ("depth", depth)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        self._head = head
+        self._cache = cache
+        self._top_k = top_k
+        self._depth = depth
+        # Features of rows that are not committed, [count, hidden], by sequence. The last is the
+        # root's: its row is run again with every draft, which grows from its output.
+        self._pending: dict[int, Tensor] = {}
+        self._without_room: set[int] = set()
+
+    def propose(
+        self, requests: Sequence[Request], num_nodes: int, shape: str
+    ) -> list[DraftTree | None]:
+        top_k = min(self._top_k if shape == "tree" else 1, num_nodes - 1)
+        begun = (self._begin(request, num_nodes, top_k) for request in requests)
+        drafts = {draft.seq: draft for draft in begun if draft is not None}
+        while growing := [draft for draft in drafts.values() if draft.expansion.frontier]:
+            self._grow(growing)
+        for draft in drafts.values():
+            self._cache.pool.commit(draft.seq, draft.chain[:-1])
+            self._pending[draft.seq] = draft.features[-1:].clone()
+        return [
+            drafts[request.seq].expansion.best() if request.seq in drafts else None
+            for request in requests
+        ]
+
+    def observe(self, request: Request, tokens: Sequence[int]) -> None:
+        pass
+
+    def observe_features(self, request: Request, features: Tensor) -> None:
+        seq = request.seq
+        if seq in self._without_room:
+            return
+        if seq not in self._pending:
+            self._cache.pool.create(seq, [])
+            self._pending[seq] = features[:0]
+        self._pending[seq] = torch.cat((self._pending[seq], features))
+        if len(self._pending[seq]) > MAX_PENDING:
+            try:
+                self._read_pending(request)
+            except OutOfBlocks:
+                self.release(request)
+                self._without_room.add(seq)
+
+    def release(self, request: Request) -> None:
+        self._without_room.discard(request.seq)
+        if self._pending.pop(request.seq, None) is not None:
+            self._cache.pool.free(request.seq)
+
+    def _begin(self, request: Request, num_nodes: int, top_k: int) -> _Draft | None:
+        """A draft with room reserved for all it may grow."""
+        features = self._pending.get(request.seq)
+        levels = min(self._depth, request.room - 1)  # the token after the last one is the target's
+        if features is None or top_k < 1 or levels < 1:
+            return None
+        chain = request.tokens[self._cache.pool.context_len(request.seq) + 1 :]
+        if len(chain) != len(features):
+            raise ValueError(
+                f"features must come for every token of a request but the last: "
+                f"{len(features)} are there for {len(chain)} tokens"
+            )
+        try:  # the last level is drafted, but not run
+            self._cache.reserve(request.seq, len(chain) + top_k * (levels - 1))
+        except OutOfBlocks:
+            return None
+        expansion = Expansion(chain[-1], top_k=top_k, depth=levels, num_nodes=num_nodes)
+        return _Draft(request.seq, chain, features, expansion, features[:0])
+
+    def _grow(self, drafts: Sequence[_Draft]) -> None:
+        """One level of every draft, in one pass of the head."""
+        cache, head = self._cache, self._head
+        trees = [draft.tree() for draft in drafts]
+        seqs = [draft.seq for draft in drafts]
+        batch = pack(trees, device=cache.k.device)
+        plan = cache.plan(batch, seqs, [cache.pool.context_len(seq) for seq in seqs])
+
+        starts = accumulate((len(tree) for tree in trees), initial=0)
+        rows: list[int] = []  # of the nodes that are not run yet
+        inputs: list[Tensor] = []
+        for draft, tree, start in zip(drafts, trees, starts, strict=False):
+            rows += range(start + len(draft.outputs), start + len(tree))
+            inputs.append(draft.inputs(tree))
+        index = torch.tensor(rows, device=cache.k.device)
+        outputs = head.forward(
+            batch.tokens[index], torch.cat(inputs), plan, cache.k[0], cache.v[0], index
+        )
+
+        for draft, output in zip(drafts, torch.split(outputs, [*map(len, inputs)]), strict=True):
+            draft.outputs = torch.cat((draft.outputs, output))
+        tips = [draft.outputs[-len(draft.expansion.frontier) :] for draft in drafts]
+        laws = torch.split(head.log_probs(torch.cat(tips)), [*map(len, tips)])
+        for draft, law in zip(drafts, laws, strict=True):
+            draft.expansion.expand(law, head.target_ids)
+
+    def _read_pending(self, request: Request) -> None:
+        """Commit the rows of all pending features but the root's. Raises OutOfBlocks."""
+        cache, seq = self._cache, request.seq
+        features = self._pending[seq][:-1]
+        start = cache.pool.context_len(seq)
+        tokens = request.tokens[start + 1 : start + 1 + len(features)]
+        cache.reserve(seq, len(tokens))
+        batch = pack([DraftTree.chain(tokens)], device=cache.k.device)
+        plan = cache.plan(batch, [seq], [start])
+        rows = torch.arange(len(tokens), device=cache.k.device)
+        self._head.forward(batch.tokens, features, plan, cache.k[0], cache.v[0], rows)
+        cache.pool.commit(seq, tokens)
+        self._pending[seq] = self._pending[seq][-1:].clone()
+
+
+@dataclass
+class _Draft:
+    """The draft of one request on its way.
+
+    Its rows are the tokens since the last draft, `chain`, which ends with the root, then what the
+    expansion has below it: one tree, whose slots follow the committed ones.
+    """
+
+    seq: int
+    chain: list[int]
+    features: Tensor  # [len(chain), hidden], the target's
+    expansion: Expansion
+    outputs: Tensor  # [rows run so far, hidden]
+
+    def tree(self) -> DraftTree:
+        """All rows, those that are not run yet last."""
+        above, grown = len(self.chain) - 1, self.expansion.tree()
+        return DraftTree(
+            np.concatenate((self.chain, grown.tokens[1:])),
+            np.concatenate((np.arange(-1, above), grown.parents[1:] + above)),
+        )
+
+    def inputs(self, tree: DraftTree) -> Tensor:
+        """The features of the rows that are not run yet: the target's, then the head's own."""
+        num_run = len(self.outputs)
+        if num_run == 0:
+            return self.features
+        return self.outputs[tree.parents[num_run:].tolist()]

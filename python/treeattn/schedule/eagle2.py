@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EAGLE-2's dynamic trees (Li et al., 2406.16858): expand the likeliest, then rerank everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from treeattn.tree import DraftTree
+
+# The drafter's next-token law at `nodes` of `tree`: [len(nodes), V] log probabilities.
+LogProbs: TypeAlias = Callable[[DraftTree, Sequence[int]], Tensor]
+
+
+def eagle2(
+    log_probs: LogProbs, root_token: int, *, top_k: int, depth: int, num_nodes: int
+) -> DraftTree:
+    """The `num_nodes` likeliest nodes of a tree that is expanded `top_k` wide and `depth` deep.
+
+    Each level gives its `top_k` best nodes their `top_k` best children; the best of those are the
+    next level. Of all candidates there ever were, the best remain (EAGLE-2, 2406.16858); ties go to
+    the one that was found first, so a node never remains without its parent.
+
+    log_probs(tree, nodes) -> [len(nodes), V], once per level: the laws after `nodes` of `tree`,
+    which only grows from call to call. Its nodes are those that were asked for, their ancestors
+    among them. Tokens without probability (-inf) are never drafted; above 0 counts as 0.
+    num_nodes counts the root. The tree has fewer when there are fewer candidates.
+
+    Returns the tree in depth-first order, likeliest child first, with scores.
+    Raises ValueError for a limit below 1, or for laws that are NaN or not one row per node.
+    """
+    expansion = Expansion(root_token, top_k=top_k, depth=depth, num_nodes=num_nodes)
+    while expansion.frontier:
+        expansion.expand(log_probs(expansion.tree(), expansion.frontier))
+    return expansion.best()
+
+
+class Expansion:
+    """A tree that `eagle2` would grow, a level per call of `expand`; several can grow abreast.
+
+    frontier: the nodes of `tree()` whose laws `expand` wants next; empty when nothing more can
+        change the result.
+    """
+
+    def __init__(self, root_token: int, *, top_k: int, depth: int, num_nodes: int) -> None:
+        for name, value in (("top_k", top_k), ("depth", depth), ("num_nodes", num_nodes)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        self._top_k = top_k
+        self._levels_left = depth
+        self._num_nodes = num_nodes
+        # The pool: every candidate ever, in the order in which they were found, the root first.
+        self._tokens = [root_token]
+        self._parents = [-1]
+        self._scores = [0.0]
+        self._grown = [0]  # pool index of each node of `tree()`
+        self._node_of = {0: 0}  # and back
+        self.frontier = [0] if num_nodes > 1 else []
+
+    def tree(self) -> DraftTree:
+        """The nodes expanded so far and the frontier; a later tree appends to it."""
+        parents = [self._node_of.get(self._parents[index], -1) for index in self._grown]
+        return DraftTree([self._tokens[index] for index in self._grown], parents)
+
+    def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
+        """Add the children of the frontier; log_probs: [len(frontier), V], a row per node.
+
+        token_ids: [V], the token that each column stands for; by default its index.
+        """
+        if log_probs.dim() != 2 or log_probs.shape[0] != len(self.frontier):
+            raise ValueError(
+                f"log_probs must return a row per node, [{len(self.frontier)}, V], "
+                f"got {list(log_probs.shape)}"
+            )
+        first = len(self._tokens)
+        for node, children in zip(self.frontier, _likeliest(log_probs, self._top_k), strict=True):
+            parent = self._grown[node]
+            for log_prob, column in children:
+                self._tokens.append(column if token_ids is None else token_ids[column])
+                self._parents.append(parent)
+                self._scores.append(self._scores[parent] + min(log_prob, 0.0))
+        self._levels_left -= 1
+        self._advance(range(first, len(self._tokens)))
+
+    def best(self) -> DraftTree:
+        """The best of the pool, at most `num_nodes`, in depth-first order."""
+        kept = sorted(self._ranked(range(len(self._tokens)), self._num_nodes))
+        node_of = {index: node for node, index in enumerate(kept)}
+        return DraftTree(
+            [self._tokens[index] for index in kept],
+            [node_of.get(self._parents[index], -1) for index in kept],
+            scores=[self._scores[index] for index in kept],
+        ).dfs()
+
+    def _advance(self, candidates: Sequence[int]) -> None:
+        """Make the best of the last level's candidates the frontier.
+
+        What the pool outranks already is left out: it will not be in the result, nor will anything
+        below it, which scores no better and is found later.
+        """
+        self.frontier = []
+        if self._levels_left == 0:
+            return
+        hopeful = set(self._ranked(range(len(self._tokens)), self._num_nodes))
+        for index in self._ranked(candidates, self._top_k):
+            if index in hopeful:
+                self._node_of[index] = len(self._grown)
+                self.frontier.append(len(self._grown))
+                self._grown.append(index)
+
+    def _ranked(self, indices: Sequence[int], count: int) -> list[int]:
+        """The `count` best of ascending pool `indices`; ties go to the smaller one."""
+        return sorted(indices, key=lambda index: -self._scores[index])[:count]
+
+
+def _likeliest(log_probs: Tensor, width: int) -> list[list[tuple[float, int]]]:
+    """(log prob, column) of the `width` best of each row that have any probability, best first.
+
+    Ties go to the smaller column, which `topk` by itself does not promise.
+    """
+    if log_probs.isnan().any():
+        raise ValueError("log_probs must return log probabilities, got nan")
+    width = min(width, log_probs.shape[1])
+    least = log_probs.topk(width).values[:, -1:]
+    chosen = ((log_probs >= least) & (log_probs > -float("inf"))).nonzero()
+    values = log_probs[chosen[:, 0], chosen[:, 1]].tolist()
+    rows: list[list[tuple[float, int]]] = [[] for _ in range(log_probs.shape[0])]
+    for (row, column), value in zip(chosen.tolist(), values, strict=True):
+        rows[row].append((value, column))
+    return [sorted(row, key=lambda child: -child[0])[:width] for row in rows]
