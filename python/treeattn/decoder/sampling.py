@@ -6,15 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from treeattn.decoder.drafters.drawn import DraftLaws
 from treeattn.decoder.request import Request
-from treeattn.ops import AcceptedPath, accept_path
+from treeattn.ops import RULES, AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 from treeattn.tree import TreeBatch
 
-RULES = ("greedy", "target")  # the others need drafters that say what they drew from
+# The rules that correct for the law of a draft, and how its tokens are drawn for them. Traversal
+# takes both; without replacement a budget holds more different tokens.
+DRAWS_OF_RULE = {"multistep": "iid", "swor": "swor", "block": "iid", "traversal": "swor"}
 
 
 @dataclass(frozen=True)
@@ -40,23 +45,56 @@ class Sampling:
         if not self.repetition_penalty > 0:
             raise ValueError(f"repetition_penalty must be > 0, got {self.repetition_penalty}")
 
+    @property
+    def draws(self) -> str | None:
+        """How a draft must be drawn for the rule to be lossless; None: any way, the best one."""
+        return None if self.temperature == 0 else DRAWS_OF_RULE.get(self.rule)
+
     def accept(
-        self, logits: Tensor, batch: TreeBatch, plan: TreePlan, requests: Sequence[Request]
+        self,
+        logits: Tensor,
+        batch: TreeBatch,
+        plan: TreePlan,
+        requests: Sequence[Request],
+        laws: DraftLaws | None = None,
     ) -> AcceptedPath:
-        """Walk each request's tree; logits: [N, V]."""
+        """Walk each request's tree; logits: [N, V]. laws: of the trees, if the rule reads them."""
         if self.repetition_penalty != 1.0:
             logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
+        greedy = self.temperature == 0 and self.rule != "typical"
+        probs, rows, ids = (None, None, None) if laws is None else _packed_laws(laws, batch)
         return accept_path(
             logits,
             batch.tokens,
             plan,
-            rule=self.rule,
+            rule="greedy" if greedy else self.rule,
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
             seeds=torch.tensor([r.seed for r in requests], device=logits.device),
+            draft_probs=probs,
+            draft_rows=rows,
+            draft_ids=ids,
+            draws=self.draws,
         )
+
+
+def _packed_laws(laws: DraftLaws, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`draft_probs`, `draft_rows` and `draft_ids` of `accept_path`."""
+    drawn = [probs for probs in laws.probs if probs is not None]
+    width = drawn[0].shape[1] if drawn else 1
+    probs = torch.cat(drawn) if drawn else torch.zeros(1, width)
+    rows: list[npt.NDArray[np.int32]] = []
+    first = 0
+    for tree, law in zip(batch.trees, laws.probs, strict=True):
+        assert tree is not None
+        own = tree.parents if tree.draft_rows is None else tree.draft_rows
+        rows.append(first + own.clip(0))
+        first += 0 if law is None else len(law)
+    device = batch.tokens.device
+    packed = torch.from_numpy(np.concatenate(rows)).to(device)
+    return probs.to(device), packed.clamp(max=len(probs) - 1), laws.ids
 
 
 def penalise_repetition(
