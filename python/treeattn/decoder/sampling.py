@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,6 @@ class Sampling:
         if self.repetition_penalty != 1.0:
             logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
         greedy = self.temperature == 0 and self.rule != "typical"
-        probs, rows, ids = (None, None, None) if laws is None else _packed_laws(laws, batch)
         return accept_path(
             logits,
             batch.tokens,
@@ -73,18 +73,25 @@ class Sampling:
             top_p=self.top_p,
             min_p=self.min_p,
             seeds=torch.tensor([r.seed for r in requests], device=logits.device),
-            draft_probs=probs,
-            draft_rows=rows,
-            draft_ids=ids,
             draws=self.draws,
+            **draft_laws(laws, batch),
         )
 
 
-def _packed_laws(laws: DraftLaws, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`draft_probs`, `draft_rows` and `draft_ids` of `accept_path`."""
+class LawArguments(TypedDict, total=False):
+    """The arguments of `accept_path` that say what a draft was drawn from."""
+
+    draft_probs: Tensor
+    draft_rows: Tensor
+    draft_ids: Tensor | None
+
+
+def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
+    """The laws of a batch's trees as `accept_path` takes them; nothing when there are none."""
+    if laws is None:
+        return {}
     drawn = [probs for probs in laws.probs if probs is not None]
-    width = drawn[0].shape[1] if drawn else 1
-    probs = torch.cat(drawn) if drawn else torch.zeros(1, width)
+    probs = torch.cat(drawn) if drawn else torch.zeros(1, 1)
     rows: list[npt.NDArray[np.int32]] = []
     first = 0
     for tree, law in zip(batch.trees, laws.probs, strict=True):
@@ -93,8 +100,8 @@ def _packed_laws(laws: DraftLaws, batch: TreeBatch) -> tuple[Tensor, Tensor, Ten
         rows.append(first + own.clip(0))
         first += 0 if law is None else len(law)
     device = batch.tokens.device
-    packed = torch.from_numpy(np.concatenate(rows)).to(device)
-    return probs.to(device), packed.clamp(max=len(probs) - 1), laws.ids
+    packed = torch.from_numpy(np.concatenate(rows)).to(device).clamp(max=len(probs) - 1)
+    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": laws.ids}
 
 
 def penalise_repetition(
