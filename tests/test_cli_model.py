@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.eagle import random_head, save_head
 from treeattn.cli import main
 from treeattn.cli.demo import Run, _numbers, _table
 from treeattn.cli.model import model_path
@@ -36,8 +37,10 @@ def generate(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any
 
 @pytest.mark.usefixtures("load_once")
 def test_every_drafter_gives_the_tokens_of_plain_decoding(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    sizes = {"hidden_size": 576, "vocab_size": 49152}
+    head = str(save_head(tmp_path, random_head(**sizes), **sizes))
     plain = generate(capsys, "--drafter", "none")
     assert plain["stats"]["drafted"] == 0
     for options in (["--tree", "--nodes", "8"], ["--chain"], ["--drafter", "lookup"]):
@@ -45,6 +48,8 @@ def test_every_drafter_gives_the_tokens_of_plain_decoding(
         assert drafted["tokens"] == plain["tokens"] and drafted["text"] == plain["text"]
         assert drafted["stats"]["drafted"] > 0
         assert drafted["stats"]["tokens_per_step"] > 1
+    drafted = generate(capsys, "--drafter", "eagle", "--draft-head", head, "--nodes", "8")
+    assert drafted["tokens"] == plain["tokens"] and drafted["stats"]["drafted"] > 0
 
 
 def test_stream_prints_the_same_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 OPS = ("plan_tree", "write_kv", "tree_attention", "accept_path", "remap_kv", "merge_states")
 MAX_LINES = 400
 SOURCES = (".h", ".cpp", ".cuh", ".cu", ".py")
-CODE = ("csrc", "python", "tests", "tools", "bench", "setup.py")
+CODE = ("csrc", "python", "tests", "tools", "bench", "examples", "setup.py")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+")', re.MULTILINE)
 _SIMD = ("immintrin.h", "arm_neon.h", "x86intrin.h", "arm_bf16.h", "cpuid.h", "unistd.h")
 _TORCH = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/", "Python.h")

@@ -17,7 +17,8 @@ from support.eagle import (
 )
 from support.tiny import logical_kv, plain
 from torch import Tensor
-from treeattn.decoder import Decoder, EagleDraft, Request
+from treeattn.cli.recorder import Recorder
+from treeattn.decoder import Decoder, EagleDraft, ReadsFeatures, Request, SuffixDraft
 from treeattn.decoder import engine as engine_module
 from treeattn.decoder import forward as forward_module
 from treeattn.decoder.drafters import eagle as eagle_module
@@ -256,6 +257,17 @@ def test_a_proposal_may_be_repeated(folder: Path) -> None:
     assert drafter.propose([request], 16, "tree") == first
     assert first[0] is not None and len(first[0]) == 16
     assert drafter.propose([request], 1, "tree") == [None]
+
+
+def test_a_recorder_hands_the_features_on(folder: Path) -> None:
+    decoder = related_decoder()
+    recorder = Recorder(decoder.load_draft_head(folder, **LIMITS))
+    for drafter in (recorder, recorder._inner):
+        decoder.generate(PROMPTS[:1], max_new_tokens=20, drafter=drafter, num_nodes=12)
+        assert sum(decoder.stats.accepted) > 5
+    assert len(recorder.trees) > 5
+    assert isinstance(recorder, ReadsFeatures)
+    assert not isinstance(Recorder(SuffixDraft()), ReadsFeatures)
 
 
 def test_missing_features_are_an_error(folder: Path) -> None:

@@ -35,8 +35,12 @@ HEAD_CONFIG: dict[str, Any] = {
 }
 
 
-def random_head(seed: int = 0) -> dict[str, Tensor]:
-    """Weights of a head with `HEAD_CONFIG`; norms away from 1, so that none can be forgotten."""
+def random_head(seed: int = 0, **changes: int) -> dict[str, Tensor]:
+    """Weights of a head with `HEAD_CONFIG` but for `changes`.
+
+    Norms lie away from 1, so that none can be forgotten.
+    """
+    fields = HEAD_CONFIG | changes
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -45,9 +49,9 @@ def random_head(seed: int = 0) -> dict[str, Tensor]:
     def norm() -> Tensor:
         return 1 + torch.randn(hidden, generator=generator) / 4
 
-    hidden, inner = HEAD_CONFIG["hidden_size"], HEAD_CONFIG["intermediate_size"]
-    q_rows, kv_rows = (HEAD_CONFIG["head_dim"] * count for count in (6, 2))
-    ids = torch.randperm(HEAD_CONFIG["vocab_size"], generator=generator)[:DRAFT_VOCAB]
+    hidden, inner = fields["hidden_size"], fields["intermediate_size"]
+    q_rows, kv_rows = (fields["head_dim"] * count for count in (6, 2))
+    ids = torch.randperm(fields["vocab_size"], generator=generator)[:DRAFT_VOCAB]
     return {
         "fc.weight": normal(hidden, 2 * hidden),
         "layers.0.input_layernorm.weight": norm(),
