@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
+from support.eagle import related_decoder, related_weights, save_head
 from support.tiny import chain_logits, char_tokenizer, tiny_decoder
 from treeattn.decoder import Decoder
 from treeattn.decoder.drafters import Drafter, LayerSkip
@@ -25,10 +28,6 @@ def layer_skip(decoder: Decoder, num_layers: int = 1) -> LayerSkip:
     cache = decoder._cache
     assert cache is not None
     return LayerSkip(decoder.model, cache, num_layers)
-
-
-def draft_model(decoder: Decoder) -> Drafter:
-    return tiny_decoder(seed=1, tokenizer=char_tokenizer()).as_drafter_for(decoder)
 
 
 def shape_of(rule: str) -> str:
@@ -81,8 +80,8 @@ def drawn_siblings(draws: str, law: torch.Tensor, count: int, seed: int) -> list
         generator=torch.Generator().manual_seed(seed),
     )
     tree.expand(law.log()[None])
-    assert tree.frontier == [] and tree.tree().draws == draws
-    return tree.tree().tokens[1:].tolist()
+    assert tree.frontier == [] and tree.best().draws == draws
+    return tree.best().tokens[1:].tolist()
 
 
 def test_draws_have_the_law_they_claim() -> None:
@@ -134,13 +133,31 @@ def test_laws_are_those_of_the_children(draws: str) -> None:
 # Decoding.
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("make", [layer_skip, draft_model], ids=lambda make: make.__name__)
-def test_the_tokens_have_the_target_s_law(rule: str, make) -> None:  # type: ignore[no-untyped-def]
-    """Chi-square of the first two tokens over many seeds against plain probabilities."""
+def with_layer_skip(folder: Path) -> tuple[Decoder, Drafter]:
+    decoder = tiny_decoder(num_blocks=2048)
+    return decoder, layer_skip(decoder)
+
+
+def with_draft_model(folder: Path) -> tuple[Decoder, Drafter]:
     decoder = tiny_decoder(num_blocks=2048, tokenizer=char_tokenizer())
+    draft = tiny_decoder(seed=1, tokenizer=char_tokenizer())
+    return decoder, draft.as_drafter_for(decoder, num_blocks=2048)
+
+
+def with_draft_head(folder: Path) -> tuple[Decoder, Drafter]:
+    decoder = related_decoder(num_blocks=2048)
+    head = save_head(folder / "head", related_weights()[1])
+    return decoder, decoder.load_draft_head(head, num_blocks=2048)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("make", [with_layer_skip, with_draft_model, with_draft_head])
+def test_the_tokens_have_the_target_s_law(
+    rule: str, make: Callable[[Path], tuple[Decoder, Drafter]], tmp_path: Path
+) -> None:
+    """Chi-square of the first two tokens over many seeds against plain probabilities."""
+    decoder, drafter = make(tmp_path)
     num_requests, temperature = 600, 0.5
-    drafter = make(decoder)
     seen: Counter[tuple[int, ...]] = Counter()
     accepted = 0
     for batch in range(4):

@@ -91,7 +91,8 @@ def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
     if laws is None:
         return {}
     drawn = [probs for probs in laws.probs if probs is not None]
-    probs = torch.cat(drawn) if drawn else torch.zeros(1, 1)
+    width = 1 if laws.ids is None else len(laws.ids)
+    probs = torch.cat(drawn) if drawn else torch.zeros(1, width)
     rows: list[npt.NDArray[np.int32]] = []
     first = 0
     for tree, law in zip(batch.trees, laws.probs, strict=True):

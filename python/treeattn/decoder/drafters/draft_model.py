@@ -54,7 +54,7 @@ class DraftModel:
         temperature: float,
     ) -> tuple[list[DraftTree | None], DraftLaws]:
         drawn = {
-            request: plant(request, num_nodes, shape, draws, temperature)
+            request: plant(request, num_nodes, shape, draws=draws, temperature=temperature)
             for request in requests
             if num_nodes > 1 and self._has_room(request, num_nodes)
         }
@@ -67,7 +67,7 @@ class DraftModel:
         grow([*drawn.values()], at_frontier)
         found = [drawn.get(request) for request in requests]
         return (
-            [None if tree is None else tree.tree().dfs() for tree in found],
+            [None if tree is None else tree.best() for tree in found],
             DraftLaws([None if tree is None else tree.laws() for tree in found]),
         )
 

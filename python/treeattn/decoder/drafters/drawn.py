@@ -82,15 +82,22 @@ class DrawnTree:
         self._temperature = temperature
         self._generator = generator
         self._planned = list(child_counts)  # of the nodes of the shape, level by level
-        self._place = [0]  # of each node of `tree()` in the shape
+        self._place = [0]  # of each node in the shape
         self._tokens = [root_token]
         self._parents = [-1]
         self._laws: dict[int, Tensor] = {}
-        self.frontier = [0] if child_counts and child_counts[0] > 0 else []
+        self._grown = [0]  # the node that each node of `tree()` is
+        self._node_of = {0: 0}  # and back
+        self.frontier = [0] if child_counts[0] > 0 else []
 
     def tree(self) -> DraftTree:
-        """The nodes so far; a later tree appends to it."""
-        return DraftTree(self._tokens, self._parents, draws=self._draws)
+        """The nodes that have children, and the frontier; a later tree appends to it."""
+        parents = [self._node_of.get(self._parents[node], -1) for node in self._grown]
+        return DraftTree([self._tokens[node] for node in self._grown], parents)
+
+    def best(self) -> DraftTree:
+        """All nodes, in depth-first order; `draft_rows` names the rows of `laws()`."""
+        return DraftTree(self._tokens, self._parents, draws=self._draws).dfs()
 
     def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
         """Draw the children of the frontier; log_probs: [len(frontier), Vq], a row per node.
@@ -98,18 +105,21 @@ class DrawnTree:
         token_ids: [Vq], the token that each column stands for; by default its index.
         """
         laws = torch.log_softmax(log_probs.float().cpu() / self._temperature, -1)
-        first = len(self._tokens)
-        for node, law in zip(self.frontier, laws, strict=True):
-            self._laws[node] = law.exp()
-            place = self._place[node]
+        parents = [self._grown[node] for node in self.frontier]
+        self.frontier = []
+        for parent, law in zip(parents, laws, strict=True):
+            self._laws[parent] = law.exp()
+            place = self._place[parent]
             first_child = 1 + sum(self._planned[:place])
             for rank, column in enumerate(self._draw(law, self._planned[place])):
+                node = len(self._tokens)
                 self._tokens.append(column if token_ids is None else token_ids[column])
-                self._parents.append(node)
+                self._parents.append(parent)
                 self._place.append(first_child + rank)
-        self.frontier = [
-            node for node in range(first, len(self._tokens)) if self._planned[self._place[node]] > 0
-        ]
+                if self._planned[first_child + rank] > 0:
+                    self._node_of[node] = len(self._grown)
+                    self.frontier.append(len(self._grown))
+                    self._grown.append(node)
 
     def laws(self) -> Tensor | None:
         """[nodes, Vq], zero in the rows of leaves; None for a tree that drew nothing."""
@@ -143,11 +153,21 @@ FrontierLogProbs = Callable[[list[DrawnTree]], list[Tensor]]
 
 
 def plant(
-    request: Request, num_nodes: int, shape: str, draws: str, temperature: float
+    request: Request,
+    num_nodes: int,
+    shape: str,
+    *,
+    draws: str,
+    temperature: float,
+    max_levels: int | None = None,
 ) -> DrawnTree:
-    """A drawn tree that has its root only; its numbers are its own for every request and step."""
-    most = MAX_LEVELS if shape == "tree" else num_nodes - 1
-    levels = max(0, min(most, request.room - 1))  # the last token is the target's
+    """A drawn tree that has its root only; its numbers are its own for every request and step.
+
+    max_levels: below the root; by default MAX_LEVELS for a tree, any number for a chain.
+    """
+    if max_levels is None:
+        max_levels = MAX_LEVELS if shape == "tree" else num_nodes
+    levels = max(0, min(max_levels, request.room - 1))  # the last token is the target's
     mixed = (request.seed * 0x9E3779B97F4A7C15 + len(request.tokens) * 0xD1B54A32D192ED03) % 2**63
     return DrawnTree(
         request.tokens[-1],

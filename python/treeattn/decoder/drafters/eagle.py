@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, plant
 from treeattn.decoder.eagle_head import EagleHead
 from treeattn.decoder.request import Request
 from treeattn.kv_cache import OutOfBlocks
 from treeattn.schedule.eagle2 import Expansion
 from treeattn.tree import DraftTree, pack
+
+_Growing = TypeVar("_Growing", Expansion, DrawnTree)
 
 MAX_PENDING = 32  # features that wait for the next draft; more, a prompt's, are read at once
 
@@ -50,17 +54,37 @@ class EagleDraft:
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
         top_k = min(self._top_k if shape == "tree" else 1, num_nodes - 1)
-        begun = (self._begin(request, num_nodes, top_k) for request in requests)
-        drafts = {draft.seq: draft for draft in begun if draft is not None}
-        while growing := [draft for draft in drafts.values() if draft.expansion.frontier]:
-            self._grow(growing)
-        for draft in drafts.values():
-            self._cache.pool.commit(draft.seq, draft.chain[:-1])
-            self._pending[draft.seq] = draft.features[-1:].clone()
-        return [
-            drafts[request.seq].expansion.best() if request.seq in drafts else None
-            for request in requests
-        ]
+
+        def expansion(request: Request, levels: int) -> Expansion:
+            return Expansion(request.tokens[-1], top_k=top_k, depth=levels, num_nodes=num_nodes)
+
+        # The last level is drafted, but not run.
+        drafts = self._grow_all(requests, num_nodes, top_k * (self._depth - 1), expansion)
+        return [None if draft is None else draft.growing.best() for draft in drafts]
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        def drawn(request: Request, levels: int) -> DrawnTree:
+            return plant(
+                request,
+                num_nodes,
+                shape,
+                draws=draws,
+                temperature=temperature,
+                max_levels=levels,
+            )
+
+        drafts = self._grow_all(requests, num_nodes, num_nodes, drawn)
+        trees = [None if draft is None else draft.growing.best() for draft in drafts]
+        laws = [None if draft is None else draft.growing.laws() for draft in drafts]
+        return trees, DraftLaws(laws, torch.tensor(self._head.target_ids))
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass
@@ -85,26 +109,47 @@ class EagleDraft:
         if self._pending.pop(request.seq, None) is not None:
             self._cache.pool.free(request.seq)
 
-    def _begin(self, request: Request, num_nodes: int, top_k: int) -> _Draft | None:
-        """A draft with room reserved for all it may grow."""
-        features = self._pending.get(request.seq)
-        levels = min(self._depth, request.room - 1)  # the token after the last one is the target's
-        if features is None or top_k < 1 or levels < 1:
-            return None
+    def _grow_all(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        max_rows: int,
+        sprout: Callable[[Request, int], _Growing],
+    ) -> list[_Draft[_Growing] | None]:
+        """What `sprout(request, levels)` gives, grown to its end; at most `max_rows` of it run."""
+        drafts: list[_Draft[_Growing] | None] = [None] * len(requests)
+        for i, request in enumerate(requests):
+            levels = min(self._depth, request.room - 1)  # the token after them is the target's
+            features = self._pending.get(request.seq)
+            if num_nodes > 1 and levels > 0 and features is not None:
+                chain = self._reserve(request, features, max_rows)
+                if chain is not None:
+                    growing = sprout(request, levels)
+                    drafts[i] = _Draft(request.seq, chain, features, growing, features[:0])
+        begun = [draft for draft in drafts if draft is not None]
+        while unfinished := [draft for draft in begun if draft.growing.frontier]:
+            self._grow(unfinished)
+        for draft in begun:
+            if len(draft.outputs) > 0:
+                self._cache.pool.commit(draft.seq, draft.chain[:-1])
+                self._pending[draft.seq] = draft.features[-1:].clone()
+        return drafts
+
+    def _reserve(self, request: Request, features: Tensor, max_rows: int) -> list[int] | None:
+        """The tokens since the last draft, with room for them and the draft; None without room."""
         chain = request.tokens[self._cache.pool.context_len(request.seq) + 1 :]
         if len(chain) != len(features):
             raise ValueError(
                 f"features must come for every token of a request but the last: "
                 f"{len(features)} are there for {len(chain)} tokens"
             )
-        try:  # the last level is drafted, but not run
-            self._cache.reserve(request.seq, len(chain) + top_k * (levels - 1))
+        try:
+            self._cache.reserve(request.seq, len(chain) + max_rows)
         except OutOfBlocks:
             return None
-        expansion = Expansion(chain[-1], top_k=top_k, depth=levels, num_nodes=num_nodes)
-        return _Draft(request.seq, chain, features, expansion, features[:0])
+        return chain
 
-    def _grow(self, drafts: Sequence[_Draft]) -> None:
+    def _grow(self, drafts: Sequence[_Draft[_Growing]]) -> None:
         """One level of every draft, in one pass of the head."""
         cache, head = self._cache, self._head
         trees = [draft.tree() for draft in drafts]
@@ -125,10 +170,10 @@ class EagleDraft:
 
         for draft, output in zip(drafts, torch.split(outputs, [*map(len, inputs)]), strict=True):
             draft.outputs = torch.cat((draft.outputs, output))
-        tips = [draft.outputs[-len(draft.expansion.frontier) :] for draft in drafts]
+        tips: list[Tensor] = [draft.outputs[-len(draft.growing.frontier) :] for draft in drafts]
         laws = torch.split(head.log_probs(torch.cat(tips)), [*map(len, tips)])
         for draft, law in zip(drafts, laws, strict=True):
-            draft.expansion.expand(law, head.target_ids)
+            draft.growing.expand(law, head.target_ids)
 
     def _read_pending(self, request: Request) -> None:
         """Commit the rows of all pending features but the root's. Raises OutOfBlocks."""
@@ -146,22 +191,22 @@ class EagleDraft:
 
 
 @dataclass
-class _Draft:
+class _Draft(Generic[_Growing]):
     """The draft of one request on its way.
 
-    Its rows are the tokens since the last draft, `chain`, which ends with the root, then what the
-    expansion has below it: one tree, whose slots follow the committed ones.
+    Its rows are the tokens since the last draft, `chain`, which ends with the root, then what
+    `growing` has below it: one tree, whose slots follow the committed ones.
     """
 
     seq: int
     chain: list[int]
     features: Tensor  # [len(chain), hidden], the target's
-    expansion: Expansion
+    growing: _Growing
     outputs: Tensor  # [rows run so far, hidden]
 
     def tree(self) -> DraftTree:
         """All rows, those that are not run yet last."""
-        above, grown = len(self.chain) - 1, self.expansion.tree()
+        above, grown = len(self.chain) - 1, self.growing.tree()
         return DraftTree(
             np.concatenate((self.chain, grown.tokens[1:])),
             np.concatenate((np.arange(-1, above), grown.parents[1:] + above)),

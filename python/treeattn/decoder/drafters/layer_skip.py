@@ -49,7 +49,10 @@ class LayerSkip:
         draws: str,
         temperature: float,
     ) -> tuple[list[DraftTree | None], DraftLaws]:
-        drawn = [plant(request, num_nodes, shape, draws, temperature) for request in requests]
+        drawn = [
+            plant(request, num_nodes, shape, draws=draws, temperature=temperature)
+            for request in requests
+        ]
         seq_of = {tree: request.seq for tree, request in zip(drawn, requests, strict=True)}
 
         def at_frontier(growing: list[DrawnTree]) -> list[Tensor]:
@@ -57,7 +60,7 @@ class LayerSkip:
             return [law[tree.frontier] for law, tree in zip(laws, growing, strict=True)]
 
         grow(drawn, at_frontier)
-        return [tree.tree().dfs() for tree in drawn], DraftLaws([tree.laws() for tree in drawn])
+        return [tree.best() for tree in drawn], DraftLaws([tree.laws() for tree in drawn])
 
     def _log_probs(self, seqs: Sequence[int], trees: Sequence[DraftTree]) -> list[Tensor]:
         return node_log_probs(self._model, self._cache, trees, seqs, num_layers=self._num_layers)
