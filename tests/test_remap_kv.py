@@ -345,8 +345,6 @@ def test_errors_change_nothing(breach: Breach) -> None:
 
 def test_compiled_between_reads(machine: str, device: str) -> None:
     """The compiler must see which tensors are written: reads before and after stay in order."""
-    if machine == "simt":
-        pytest.skip("the emulator's library has kernels for meta tensors, which stand for a device")
     batch = make(Case("compiled", layout="stacked"), 1).on(device)
     eager = copy.deepcopy(batch)
 

@@ -18,7 +18,8 @@ std::string device_name(const torch::stable::Device& device) {
                      : device.type() == DeviceType::CUDA ? "cuda"
                                                          : "another device type";
   if (device.type() != DeviceType::CPU && device.index() >= 0) {
-    name += ":" + std::to_string(device.index());
+    name += ':';
+    name += std::to_string(device.index());
   }
   return name;
 }

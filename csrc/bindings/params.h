@@ -47,10 +47,9 @@ Scratch<T> scratch_of(Match& match, const OptTensor& t, const char* name, Scalar
   return {mutable_data<T>(*t), t->size(0)};
 }
 
-// What only devices need lies beside the params.
 struct AcceptPathCall {
   AcceptPathParams params;
-  int32_t* workspace;  // or nullptr
+  Scratch<int32_t> workspace;
 };
 
 // The planes that `params` points to live here.
@@ -85,10 +84,13 @@ AcceptPathCall accept_path_params(
     const Tensor& logits, const Tensor& tokens, const Tensor& parents, const Tensor& node_indptr,
     const Tensor& context_lens, const Tensor& depths, const Tensor& plan_status, int64_t max_depth,
     int64_t rule, const OptTensor& temperature, const OptTensor& top_k, const OptTensor& top_p,
-    const OptTensor& min_p, const OptTensor& seeds, const OptTensor& allowed,
-    const OptTensor& uniforms, const Tensor& path, const Tensor& num_accepted,
+    const OptTensor& min_p, const OptTensor& seeds, const OptTensor& draft_probs,
+    const OptTensor& draft_logits, const OptTensor& draft_rows, const OptTensor& draft_ids,
+    bool without_replacement, const OptTensor& allowed, const OptTensor& uniforms,
+    double typical_epsilon, double typical_delta, const Tensor& path, const Tensor& num_accepted,
     const Tensor& next_tokens, const Tensor& status, const Tensor& emitted,
-    const OptTensor& logprobs, const OptTensor& workspace);
+    const OptTensor& logprobs, const OptTensor& processed_logprobs, const OptTensor& counts,
+    const OptTensor& workspace);
 
 RemapKvCall remap_kv_params(const std::vector<Tensor>& k_caches,
                             const std::vector<Tensor>& v_caches,

@@ -21,16 +21,20 @@ void define_ops(Library& m) {
       "int? window, float logits_soft_cap, Tensor? sinks, Tensor? alibi_slopes, Tensor? k_scale, "
       "Tensor? v_scale, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? work, Tensor(d!)? workspace, "
       "int num_ctas, bool batch_invariant) -> ()");
-  // Once per step: choose the path (workspace: [num_nodes, 4] int32 of any content for devices,
-  // which without it read the rows one after the other), then bring its keys and values into place
-  // in all layers.
+  // Once per step: choose the path (rule: AcceptRule; workspace: accept_path_workspace_size int32
+  // of any content for devices, which for rules greedy and target read the rows one after the other
+  // without it), then bring its keys and values into place in all layers.
   m.def(
-      "accept_path(Tensor logits, Tensor tokens, Tensor parents, Tensor node_indptr, "
-      "Tensor context_lens, Tensor depths, Tensor plan_status, int max_depth, int rule, "
+      "accept_path(Tensor logits, Tensor tokens, "
+      "Tensor parents, Tensor node_indptr, Tensor context_lens, Tensor depths, Tensor plan_status, "
+      "int max_depth, int rule, "
       "Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor? seeds, "
-      "Tensor? allowed, Tensor? uniforms, Tensor(a!) path, Tensor(b!) num_accepted, "
-      "Tensor(c!) next_tokens, Tensor(d!) status, Tensor(e!) emitted, Tensor(f!)? logprobs, "
-      "Tensor(g!)? workspace) -> ()");
+      "Tensor? draft_probs, Tensor? draft_logits, Tensor? draft_rows, Tensor? draft_ids, "
+      "bool without_replacement, Tensor? allowed, Tensor? uniforms, "
+      "float typical_epsilon, float typical_delta, "
+      "Tensor(a!) path, Tensor(b!) num_accepted, Tensor(c!) next_tokens, Tensor(d!) status, "
+      "Tensor(e!) emitted, Tensor(f!)? logprobs, Tensor(g!)? processed_logprobs, "
+      "Tensor(h!)? counts, Tensor(i!)? workspace) -> ()");
   m.def(
       "remap_kv(Tensor(a!)[] k_caches, Tensor(b!)[] v_caches, Tensor(c!)[] k_scales, "
       "Tensor(d!)[] v_scales, Tensor node_indptr, Tensor context_lens, Tensor(e!) block_table, "

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "cpu/rows_ahead.h"
 #include "treeattn/accept_path.h"
 
@@ -8,6 +11,9 @@ namespace treeattn::cpu {
 
 // Throws std::invalid_argument at the first breach of the op's rules; writes nothing.
 void check_accept_path(const AcceptPathParams& p);
+
+// DraftLaws::columns, empty where no ids are given. Throws likewise.
+std::vector<int32_t> draft_columns(const AcceptPathParams& p);
 
 // Walks the trees of requests [begin, end); only rows on the walk are read.
 void accept_path(const AcceptPathParams& p, int begin, int end);

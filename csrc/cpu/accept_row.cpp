@@ -4,7 +4,6 @@
 #include "treeattn/philox.h"
 
 namespace treeattn::cpu {
-namespace {
 
 LogitsRow row_of(const AcceptPathParams& p, int64_t node) {
   return {
@@ -14,33 +13,49 @@ LogitsRow row_of(const AcceptPathParams& p, int64_t node) {
       .vocab_size = p.vocab_size};
 }
 
-}  // namespace
+bool is_greedy(const AcceptPathParams& p, int request) {
+  return p.rule == AcceptRule::kGreedy || value_or(p.temperature, request, 1.0f) == 0.0f;
+}
+
+Sampling sampling_of(const AcceptPathParams& p, int request) {
+  Sampling sampling{.temperature = value_or(p.temperature, request, 1.0f),
+                    .top_k = 0,
+                    .top_p = 1.0f,
+                    .min_p = 0.0f};
+  if (p.rule == AcceptRule::kTypical) return sampling;
+  sampling.top_k = value_or(p.top_k, request, 0);
+  sampling.top_p = value_or(p.top_p, request, 1.0f);
+  sampling.min_p = value_or(p.min_p, request, 0.0f);
+  return sampling;
+}
 
 RowResult RowReader::read(int request, int64_t node) {
-  const Choice choice = choose(request, node);
-  RowResult result{.token = choice.token, .status = choice.status, .log_prob = 0};
-  if (choice.status == kOk && p_.logprobs != nullptr) {
-    result.log_prob = chooser_.log_prob(row_of(p_, node), choice.token);
+  RowResult result{.token = -1, .status = kOk, .log_prob = 0, .processed_log_prob = 0};
+  if (is_greedy(p_, request)) {
+    const Choice choice = chooser_.greedy(row_of(p_, node));
+    result.token = choice.token;
+    result.status = choice.status;
+  } else {
+    draw(request, node, result);
+  }
+  if (result.status == kOk && p_.logprobs != nullptr) {
+    result.log_prob = chooser_.log_prob(row_of(p_, node), result.token);
   }
   return result;
 }
 
-Choice RowReader::choose(int request, int64_t node) {
-  const float temperature = value_or(p_.temperature, request, 1.0f);
-  if (p_.rule == AcceptRule::kGreedy || temperature == 0.0f) {
-    return chooser_.greedy(row_of(p_, node));
-  }
-  const Sampling sampling{.temperature = temperature,
-                          .top_k = value_or(p_.top_k, request, 0),
-                          .top_p = value_or(p_.top_p, request, 1.0f),
-                          .min_p = value_or(p_.min_p, request, 0.0f)};
-  const int position = p_.context_lens[request] + p_.depths[node];
-  const double uniform =
-      p_.uniforms != nullptr
-          ? p_.uniforms[2 * node + 1]
-          : philox_uniform(static_cast<uint64_t>(value_or(p_.seeds, request, int64_t{0})),
-                           static_cast<uint32_t>(position), 0, RandomPurpose::kDraw);
-  return chooser_.draw(row_of(p_, node), sampling, uniform);
+void RowReader::draw(int request, int64_t node, RowResult& result) {
+  const LogitsRow row = row_of(p_, node);
+  TargetLaw law;
+  result.status = chooser_.find_law(row, sampling_of(p_, request), law);
+  if (result.status != kOk) return;
+  const auto position = static_cast<uint32_t>(p_.context_lens[request] + p_.depths[node]);
+  const auto seed = static_cast<uint64_t>(value_or(p_.seeds, request, int64_t{0}));
+  result.token = chooser_.draw_found(p_.uniforms != nullptr
+                                         ? p_.uniforms[2 * node + 1]
+                                         : draw_uniform(seed, position, RandomPurpose::kDraw));
+  result.processed_log_prob =
+      static_cast<float>(log_prob_of(law, chooser_.logit(row, result.token)));
 }
 
 }  // namespace treeattn::cpu

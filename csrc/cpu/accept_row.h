@@ -12,7 +12,8 @@ namespace treeattn::cpu {
 struct RowResult {
   int token;  // -1 unless status is kOk
   Status status;
-  float log_prob;  // of the token; set when the op returns log probabilities
+  float log_prob;            // of the token; set when the op returns log probabilities
+  float processed_log_prob;  // likewise
 };
 
 template <class T>
@@ -25,6 +26,15 @@ inline int64_t token_of(const AcceptPathParams& p, int64_t node) {
                        : static_cast<const int32_t*>(p.tokens)[node];
 }
 
+// `node` is a row of the batch.
+LogitsRow row_of(const AcceptPathParams& p, int64_t node);
+
+// What shapes a request's target where its temperature is above 0; rule typical knows no filters.
+Sampling sampling_of(const AcceptPathParams& p, int request);
+
+// Greedy, whatever the rule.
+bool is_greedy(const AcceptPathParams& p, int request);
+
 // Reads rows of logits with the scratch of one thread.
 class RowReader {
  public:
@@ -34,7 +44,7 @@ class RowReader {
   RowResult read(int request, int64_t node);
 
  private:
-  Choice choose(int request, int64_t node);
+  void draw(int request, int64_t node, RowResult& result);
 
   const AcceptPathParams& p_;
   RowChooser chooser_;

@@ -26,7 +26,7 @@ class Prefetch {
 
   void advance() {
     for (int i = 0; i < lines_per_call_ && rows_ != nullptr; ++i) {
-      __builtin_prefetch(rows_[row_] + offset_, 0, 2);
+      __builtin_prefetch(rows_[row_] + offset_, 0, 3);
       offset_ += kLine;
       if (offset_ < row_bytes_) continue;
       offset_ = 0;

@@ -6,44 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/row_draw.h"
+
 namespace treeattn::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-int num_pieces(int vocab_size) { return (vocab_size + kPiece - 1) / kPiece; }
-
-int piece_size(int vocab_size, int piece) { return std::min(kPiece, vocab_size - piece * kPiece); }
-
-// The smallest id whose cumulative weight exceeds uniform * total. weights(piece) gives kPiece
-// weights or fewer, piece_sum their sums. The sums are rounded, so a piece that should hold the id
-// may end just short of it: then the next weight is drawn, or the last one of the row.
-template <class F>
-int draw_from_pieces(const std::vector<double>& piece_sum, int vocab_size, double uniform,
-                     F&& weights) {
-  double total = 0;
-  for (double sum : piece_sum) total += sum;
-  const double target = uniform * total;
-  double before = 0;
-  int last_piece = 0;
-  for (int piece = 0; piece < static_cast<int>(piece_sum.size()); ++piece) {
-    if (!(piece_sum[piece] > 0)) continue;
-    last_piece = piece;
-    if (before + piece_sum[piece] > target) {
-      const float* const w = weights(piece);
-      double cumulative = before;
-      for (int i = 0; i < piece_size(vocab_size, piece); ++i) {
-        cumulative += w[i];
-        if (w[i] > 0.0f && cumulative > target) return piece * kPiece + i;
-      }
-    }
-    before += piece_sum[piece];
-  }
-  const float* const w = weights(last_piece);
-  int i = piece_size(vocab_size, last_piece) - 1;
-  while (i > 0 && w[i] == 0.0f) --i;
-  return last_piece * kPiece + i;
-}
 
 }  // namespace
 
@@ -74,35 +42,59 @@ Choice RowChooser::greedy_allowed(const LogitsRow& row) {
   return {.token = best_piece * kPiece + top.index, .status = kOk};
 }
 
-Choice RowChooser::draw(const LogitsRow& row, const Sampling& sampling, double uniform) {
+Status RowChooser::find_law(const LogitsRow& row, const Sampling& sampling, TargetLaw& law) {
   const Status status = look(row);
-  if (status != kOk) return {.token = -1, .status = status};
+  if (status != kOk) return status;
   // The clamp keeps -inf / temperature and 0 / temperature defined.
-  const float temperature = std::clamp(sampling.temperature, FLT_MIN, FLT_MAX);
-  const bool top_k = sampling.top_k > 0 && sampling.top_k < row.vocab_size;
-  const bool top_p = sampling.top_p < 1.0f;
-  const bool min_p = sampling.min_p > 0.0f;
-  if (!top_k && !top_p && !min_p) {
-    return {.token = draw_from_all(uniform, temperature), .status = kOk};
-  }
-  double total = weigh_all(temperature);
-  Cut cut;
-  if (top_k) cut = cuts_.by_count(view_, sampling.top_k, max_);
-  if (top_p) {
-    if (top_k) {
-      total = 0;
-      int num_ties = cut.num_ties;
-      for (int piece = 0; piece < num_pieces(row.vocab_size); ++piece) {
-        total += keep_piece(piece, cut, num_ties, 0.0f);
-        num_ties -= std::min(num_ties, num_ties_);
-      }
+  temperature_ = std::clamp(sampling.temperature, FLT_MIN, FLT_MAX);
+  // The likeliest id weighs 1 and is always kept, so a weight is p / max p.
+  min_weight_ = std::max(sampling.min_p, 0.0f);
+  filters_ = sampling.cuts_top_k(row.vocab_size) || sampling.cuts_top_p() || min_weight_ > 0.0f;
+  cut_ = filters_ ? find_cut(sampling) : Cut{};
+  const double total = filters_ ? sum_kept() : sum_all();
+  law = {.max = max_,
+         .temperature = temperature_,
+         .cut = cut_.value,
+         .tie_end = end_of_ties(),
+         .min_weight = min_weight_,
+         .total = total};
+  return kOk;
+}
+
+int RowChooser::draw_found(double uniform) {
+  return draw_from_pieces(piece_sum_, view_.count, uniform, [&](int piece) {
+    if (filters_) {
+      keep_piece(piece, cut_, piece_ties_[piece], min_weight_);
+    } else {
+      weigh_piece(piece);
     }
-    const float* const w = w_.floats(0);
-    cut = Cut::shorter(cut, cuts_.by_weight(view_, w, total, sampling.top_p * total, cut.value,
-                                            max_, temperature));
+    return piece_;
+  });
+}
+
+// What top-k and top-p leave. Fills w_.
+Cut RowChooser::find_cut(const Sampling& sampling) {
+  const int vocab_size = view_.count;
+  float* const w = w_.floats(vocab_size);
+  double total = 0;
+  for (int piece = 0; piece < num_pieces(vocab_size); ++piece) {
+    total += scan_.weigh(w + piece * kPiece, view_.at(piece * kPiece), view_.dtype,
+                         piece_size(vocab_size, piece), max_, temperature_);
   }
-  // The likeliest id weighs 1 and is always kept, so w is p / max p.
-  return {.token = draw_from_kept(uniform, cut, min_p ? sampling.min_p : 0.0f), .status = kOk};
+  Cut cut;
+  const bool top_k = sampling.cuts_top_k(vocab_size);
+  if (top_k) cut = cuts_.by_count(view_, sampling.top_k, max_);
+  if (!sampling.cuts_top_p()) return cut;
+  if (top_k) {
+    total = 0;
+    int num_ties = cut.num_ties;
+    for (int piece = 0; piece < num_pieces(vocab_size); ++piece) {
+      total += keep_piece(piece, cut, num_ties, 0.0f);
+      num_ties -= std::min(num_ties, num_ties_);
+    }
+  }
+  return Cut::shorter(
+      cut, cuts_.by_weight(view_, w, total, sampling.top_p * total, cut.value, max_, temperature_));
 }
 
 float RowChooser::log_prob(const LogitsRow& row, int token) {
@@ -114,9 +106,13 @@ float RowChooser::log_prob(const LogitsRow& row, int token) {
     total += scan_.weigh(piece_, view_.at(piece * kPiece), view_.dtype,
                          piece_size(row.vocab_size, piece), max_, 1.0f);
   }
-  float logit;
-  scan_.load(&logit, row.logits, row.dtype, nullptr, token, 1);
-  return static_cast<float>(double{logit} - max_ - std::log(total));
+  return static_cast<float>(double{logit(row, token)} - max_ - std::log(total));
+}
+
+float RowChooser::logit(const LogitsRow& row, int id) const {
+  float x;
+  scan_.load(&x, row.logits, row.dtype, nullptr, id, 1);
+  return x;
 }
 
 // Makes view_ the allowed logits, where they are when all are allowed, and finds their maxima.
@@ -142,45 +138,52 @@ Status RowChooser::look(const LogitsRow& row) {
   return max_ == -kInfinity ? kNoTokenLeft : kOk;
 }
 
-// Fills w_ and returns its sum.
-double RowChooser::weigh_all(float temperature) {
-  float* const w = w_.floats(view_.count);
+// piece_ = the weights of a piece; returns their sum.
+float RowChooser::weigh_piece(int piece) {
+  return scan_.weigh(piece_, view_.at(piece * kPiece), view_.dtype, piece_size(view_.count, piece),
+                     max_, temperature_);
+}
+
+// Fills piece_sum_ and returns the sum of it.
+double RowChooser::sum_all() {
+  piece_sum_.resize(num_pieces(view_.count));
   double total = 0;
-  for (int piece = 0; piece < num_pieces(view_.count); ++piece) {
-    total += scan_.weigh(w + piece * kPiece, view_.at(piece * kPiece), view_.dtype,
-                         piece_size(view_.count, piece), max_, temperature);
+  for (size_t piece = 0; piece < piece_sum_.size(); ++piece) {
+    piece_sum_[piece] = weigh_piece(static_cast<int>(piece));
+    total += piece_sum_[piece];
   }
   return total;
 }
 
-int RowChooser::draw_from_all(double uniform, float temperature) {
-  const auto weigh_piece = [&](int piece) {
-    return scan_.weigh(piece_, view_.at(piece * kPiece), view_.dtype,
-                       piece_size(view_.count, piece), max_, temperature);
-  };
-  piece_sum_.resize(num_pieces(view_.count));
-  for (size_t piece = 0; piece < piece_sum_.size(); ++piece) {
-    piece_sum_[piece] = weigh_piece(static_cast<int>(piece));
-  }
-  return draw_from_pieces(piece_sum_, view_.count, uniform, [&](int piece) {
-    weigh_piece(piece);
-    return piece_;
-  });
-}
-
-int RowChooser::draw_from_kept(double uniform, const Cut& cut, float min_weight) {
+// Fills piece_sum_ and piece_ties_; returns the sum of what stays.
+double RowChooser::sum_kept() {
   piece_sum_.resize(num_pieces(view_.count));
   piece_ties_.resize(piece_sum_.size());
-  int num_ties = cut.num_ties;
+  int num_ties = cut_.num_ties;
+  double total = 0;
   for (size_t piece = 0; piece < piece_sum_.size(); ++piece) {
     piece_ties_[piece] = num_ties;
-    piece_sum_[piece] = kept_sum(static_cast<int>(piece), cut, num_ties, min_weight);
+    piece_sum_[piece] = kept_sum(static_cast<int>(piece), cut_, num_ties, min_weight_);
+    total += piece_sum_[piece];
     if (num_ties != Cut::kAllTies) num_ties -= std::min(num_ties, num_ties_);
   }
-  return draw_from_pieces(piece_sum_, view_.count, uniform, [&](int piece) {
-    keep_piece(piece, cut, piece_ties_[piece], min_weight);
-    return piece_;
-  });
+  return total;
+}
+
+// After sum_kept: the first id from which on ids whose logit equals the cut are out.
+int RowChooser::end_of_ties() {
+  if (cut_.num_ties == Cut::kAllTies) return INT_MAX;
+  // The last piece that still has ties to keep; those behind it have none.
+  int piece = static_cast<int>(piece_ties_.size()) - 1;
+  while (piece > 0 && piece_ties_[piece] == 0) --piece;
+  float x[kPiece];
+  const int begin = piece * kPiece, count = piece_size(view_.count, piece);
+  scan_.load(x, view_.x, view_.dtype, nullptr, begin, count);
+  int left = piece_ties_[piece];
+  for (int i = 0; i < count; ++i) {
+    if (x[i] == cut_.value && --left < 0) return begin + i;
+  }
+  return begin + count;
 }
 
 // As keep_piece, which is not needed for its sum where no tie and no light weight is cut off.

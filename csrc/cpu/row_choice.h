@@ -8,6 +8,7 @@
 #include "cpu/row_scan.h"
 #include "cpu/scratch.h"
 #include "treeattn/plan_tree.h"
+#include "treeattn/residual.h"
 
 namespace treeattn::cpu {
 
@@ -19,12 +20,15 @@ struct LogitsRow {
   int vocab_size;
 };
 
-// Applied in this order; a value that switches a filter off has already been replaced.
+// Applied in this order.
 struct Sampling {
   float temperature;  // > 0
   int top_k;          // 0: off
   float top_p;        // >= 1: off
   float min_p;        // <= 0: off
+
+  bool cuts_top_k(int vocab_size) const { return top_k > 0 && top_k < vocab_size; }
+  bool cuts_top_p() const { return top_p < 1.0f; }
 };
 
 struct Choice {
@@ -40,8 +44,14 @@ class RowChooser {
   // The lowest id with the largest allowed logit.
   Choice greedy(const LogitsRow& row);
 
-  // Inverse CDF in ascending id: the smallest id whose cumulative probability exceeds `uniform`.
-  Choice draw(const LogitsRow& row, const Sampling& sampling, double uniform);
+  // The law that the filters make of the row; left alone unless the row has one.
+  Status find_law(const LogitsRow& row, const Sampling& sampling, TargetLaw& law);
+
+  // From the law that was found last, before anything else was asked about a row: inverse CDF in
+  // ascending id, the smallest id whose cumulative probability exceeds `uniform`.
+  int draw_found(double uniform);
+
+  float logit(const LogitsRow& row, int id) const;
 
   // Raw log-softmax of a token: neither temperature nor `allowed` applies.
   float log_prob(const LogitsRow& row, int token);
@@ -49,16 +59,21 @@ class RowChooser {
  private:
   Choice greedy_allowed(const LogitsRow& row);
   Status look(const LogitsRow& row);
-  double weigh_all(float temperature);
-  int draw_from_all(double uniform, float temperature);
-  int draw_from_kept(double uniform, const Cut& cut, float min_weight);
+  float weigh_piece(int piece);
+  Cut find_cut(const Sampling& sampling);
+  double sum_all();
+  double sum_kept();
+  int end_of_ties();
   double kept_sum(int piece, const Cut& cut, int num_ties, float min_weight);
   double keep_piece(int piece, const Cut& cut, int num_ties, float min_weight);
 
   RowScan scan_;
   CutSearch cuts_;
   RowView view_{};  // the allowed logits of the row
-  float max_ = 0;
+  float max_ = 0, temperature_ = 1;
+  bool filters_ = false;
+  Cut cut_;
+  float min_weight_ = 0;
   Scratch x_, w_;
   std::vector<float> piece_max_;
   std::vector<double> piece_sum_;

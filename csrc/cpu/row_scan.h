@@ -48,6 +48,13 @@ struct RowScan {
   // kept = w where x > cut (or x == cut, with_ties) and w >= min_weight, else 0.
   RowKept (*keep)(float* kept, const void* x, DType dtype, const float* w, int count, float cut,
                   bool with_ties, float min_weight);
+  // u = a * w.
+  void (*scale)(double* u, const float* w, int count, double a);
+  // u = max(0, u - b * q); returns their sum.
+  double (*subtract)(double* u, const float* q, int count, double b);
+  double (*sum)(const float* q, int count);
+  // Sum of w * (max - x) where w > 0.
+  float (*depth_sum)(const void* x, DType dtype, const float* w, int count, float max);
 };
 
 inline constexpr int kSplitRoom = 16;

@@ -186,7 +186,11 @@ RowScan row_scan() {
           .weigh = weigh,
           .mass = mass,
           .split = split,
-          .keep = keep};
+          .keep = keep,
+          .scale = scale,
+          .subtract = subtract,
+          .sum = sum,
+          .depth_sum = depth_sum};
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

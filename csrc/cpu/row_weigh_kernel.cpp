@@ -79,6 +79,22 @@ inline void for_each_vec(const void* x, DType dtype, const float* w, int count, 
   });
 }
 
+// Sum of f(i), in an order that is the same for all instruction sets. The compiler vectorises it.
+template <class F>
+inline double sum_doubles(int count, F&& f) {
+  constexpr int kParts = 16;
+  double part[kParts] = {};
+  int i = 0;
+  for (; i + kParts <= count; i += kParts) {
+    for (int j = 0; j < kParts; ++j) part[j] += f(i + j);
+  }
+  for (int j = 0; i + j < count; ++j) part[j] += f(i + j);
+  for (int width = kParts / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) part[j] += part[j + width];
+  }
+  return part[0];
+}
+
 }  // namespace
 
 float weigh(float* w, const void* x, DType dtype, int count, float max, float temperature) {
@@ -132,6 +148,32 @@ RowKept keep(float* kept, const void* x, DType dtype, const float* w, int count,
     piece.put(kept, chosen);
   });
   return {.sum = sum.total(), .num_ties = static_cast<int>(num_ties.total())};
+}
+
+void scale(double* u, const float* w, int count, double a) {
+  for (int i = 0; i < count; ++i) u[i] = a * double{w[i]};
+}
+
+double subtract(double* u, const float* q, int count, double b) {
+  return sum_doubles(count, [&](int i) {
+    const double left = u[i] - b * double{q[i]};
+    return u[i] = left > 0 ? left : 0;
+  });
+}
+
+double sum(const float* q, int count) {
+  return sum_doubles(count, [&](int i) { return double{q[i]}; });
+}
+
+float depth_sum(const void* x, DType dtype, const float* w, int count, float max) {
+  const Vec origin = broadcast(max), zero = broadcast(0.0f);
+  Sum sum;
+  for_each_vec(x, dtype, w, count, [&](auto piece, int part) {
+    const Vec weight = piece.weights();
+    const Vec depth = where(above(weight, zero), weight * (origin - piece.logits()));
+    sum.part[part] = sum.part[part] + depth;
+  });
+  return sum.total();
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

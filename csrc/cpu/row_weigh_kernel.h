@@ -13,5 +13,9 @@ RowSplit split(float* between, const void* x, DType dtype, const float* w, int c
                float high);
 RowKept keep(float* kept, const void* x, DType dtype, const float* w, int count, float cut,
              bool with_ties, float min_weight);
+void scale(double* u, const float* w, int count, double a);
+double subtract(double* u, const float* q, int count, double b);
+double sum(const float* q, int count);
+float depth_sum(const void* x, DType dtype, const float* w, int count, float max);
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

@@ -39,8 +39,10 @@ class PanelAttention : public PanelRows {
         rescale_(scratch + layout.rescale),
         union_nodes_(reinterpret_cast<int*>(scratch + layout.union_nodes)) {}
 
-  void attend_stream(int stream, const RowStates& states) {
+  // next_stream: what this thread does after it, or -1
+  void attend_stream(int stream, int next_stream, const RowStates& states) {
     clear(states, num_rows_, padded_dim_);
+    next_stream_ = next_stream;
     for (int chunk = stream; chunk <= max_position_ / kChunkKeys; chunk += kNumStreams) {
       const int end = min_int(max_position_ + 1, (chunk + 1) * kChunkKeys);
       int key = max_int(chunk * kChunkKeys, first_key());
@@ -132,11 +134,22 @@ class PanelAttention : public PanelRows {
     return (num_rows + kRowBlock - 1) / kRowBlock * ((num_columns + kPanel - 1) / kPanel);
   }
 
-  // Fetches K of the stream's next tile, or, after its last one, K and V of the panel's own nodes.
+  // The tile that comes after a whole one.
+  int tile_after(int key) const {
+    const int next = key + kTileKeys;
+    if (next % kChunkKeys != 0) return next;
+    const int next_chunk = key / kChunkKeys + kNumStreams;
+    if (next_chunk <= max_position_ / kChunkKeys || next_stream_ < 0)
+      return next_chunk * kChunkKeys;
+    const int first_chunk = first_key() / kChunkKeys;
+    const int skipped = max_int(0, first_chunk - next_stream_ + kNumStreams - 1) / kNumStreams;
+    return max_int(first_key(), (next_stream_ + skipped * kNumStreams) * kChunkKeys);
+  }
+
+  // Fetches K of the next tile, or, where that is not whole, K and V of the panel's own nodes.
   // `next` keeps the pointers.
   Prefetch fetch_after(int key, KeyColumns& next) const {
-    const bool chunk_ends = (key + kTileKeys) % kChunkKeys == 0;
-    const int next_key = key + kTileKeys + (chunk_ends ? (kNumStreams - 1) * kChunkKeys : 0);
+    const int next_key = tile_after(key);
     const int num_calls = num_blocks(num_rows_, padded_dim_);
     if (is_whole(next_key)) {
       add_context(next, next_key, kTileKeys);
@@ -318,6 +331,7 @@ class PanelAttention : public PanelRows {
   float *const scores_, *const dense_, *const tops_, *const rescale_;
   int* const union_nodes_;
   bool queries_loaded_ = false;
+  int next_stream_ = -1;
 };
 
 RowStates states_at(const AttentionLayout& layout, float* memory) {
@@ -334,10 +348,12 @@ void attend(const TreeAttentionParams& p, const AttentionLayout& layout,
   const RowStates one = states_at(layout, scratch + layout.states[1]);
   if (attention.is_one_tile()) return attention.attend_one_tile(all);
   uint32_t streams = streams_of(p, panel);
-  attention.attend_stream(__builtin_ctz(streams), all);
-  for (streams &= streams - 1; streams != 0; streams &= streams - 1) {
-    attention.attend_stream(__builtin_ctz(streams), one);
-    attention.merge(all, one);
+  for (bool first = true; streams != 0; first = false) {
+    const int stream = __builtin_ctz(streams);
+    streams &= streams - 1;
+    const int next = streams != 0 ? __builtin_ctz(streams) : -1;
+    attention.attend_stream(stream, next, first ? all : one);
+    if (!first) attention.merge(all, one);
   }
   attention.write_rows(all);
 }
@@ -346,7 +362,7 @@ template <class Step>
 void attend_stream(const TreeAttentionParams& p, const AttentionLayout& layout,
                    const AttentionPanel& panel, int stream, float* scratch, float* states) {
   PanelAttention<Step> attention(p, layout, panel, scratch);
-  attention.attend_stream(stream, states_at(layout, states + stream * layout.state_size));
+  attention.attend_stream(stream, -1, states_at(layout, states + stream * layout.state_size));
 }
 
 template <class Step>

@@ -4,32 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from treeattn import _library, _namespace
+from treeattn.accept import RULES, AcceptedPath, accept_path
 from treeattn.plan import REMAP_HEADER, TreePlan, check_index_dtype
-from treeattn.sampling import check_draws
 
 Scale: TypeAlias = float | Tensor | None
-Param: TypeAlias = float | Tensor | None
 
-RULES = {"greedy": 0, "target": 1}
-
-
-@dataclass(frozen=True, eq=False)
-class AcceptedPath:
-    """What one verify step accepted; B requests, D = the plan's max_depth."""
-
-    path: Tensor  # [B, D + 1] int32 node ids within the request, root first, padded with -1
-    num_accepted: Tensor  # [B] int32, the root not counted
-    next_tokens: Tensor  # [B] int64, the next root
-    status: Tensor  # [B] int32: 0 ok, 1 non-finite, 2 no id left, 3 inactive, 4 invalid
-    emitted: Tensor  # [B, D + 1] int64: accepted tokens, then the next token, padded with -1
-    logprobs: Tensor | None = None  # [B, D + 1] fp32 raw log-softmax of each emitted token
+__all__ = [
+    "RULES",
+    "AcceptedPath",
+    "accept_path",
+    "merge_states",
+    "remap_kv",
+    "tree_attention",
+    "write_kv",
+]
 
 
 def write_kv(
@@ -133,100 +127,6 @@ def tree_attention(
     return out if lse is None else (out, lse)
 
 
-def accept_path(
-    logits: Tensor,
-    tokens: Tensor,
-    plan: TreePlan,
-    *,
-    rule: str = "greedy",
-    temperature: Param = None,
-    top_k: int | Tensor | None = None,
-    top_p: Param = None,
-    min_p: Param = None,
-    seeds: int | Tensor | None = None,
-    draft_probs: Tensor | None = None,
-    draft_rows: Tensor | None = None,
-    draws: str | None = None,
-    allowed: Tensor | None = None,
-    uniforms: Tensor | None = None,
-    typical_epsilon: float = 0.3,
-    typical_delta: float = 0.09,
-    return_logprobs: bool = False,
-) -> AcceptedPath:
-    """Choose each request's accepted path straight from the target's logits.
-
-    logits: [N, V] fp32, bf16 or fp16, row i for the token after node i. tokens: [N] int32 or int64.
-    rule: "greedy" (argmax walk, lowest id on ties) or "target" (draw from the target at the node,
-    follow the child holding the draw, else emit it); both lossless for any tree.
-    temperature, top_k, top_p, min_p, seeds: scalars or [B] tensors (fp32; top_k int32; seeds
-    int64). Order: temperature, allowed, top-k, top-p, min-p; temperature 0 is greedy for that row.
-    allowed: [N, ceil(V / 32)] int32 bit mask, LSB first.
-    uniforms: [N, 2] fp32 in place of the generator, column 1 is the draw made at the node.
-    draft_probs, draft_rows, typical_epsilon, typical_delta: these two rules do not read them; draws
-    may have any value, because they are lossless however the tree was drawn.
-
-    return_logprobs: adds the raw log-softmax of each emitted token, before any of the above.
-
-    A draw is the smallest id whose cumulative probability exceeds a uniform number of [0, 1) keyed
-    by (seed, position of the node) alone (Philox4x32-10, csrc/include/treeattn/philox.h), so a
-    seeded request emits the same tokens with any tree and any batch mates.
-
-    Raises ValueError for an unknown rule, rule target without seeds and uniforms where temperature
-    > 0, temperature < 0 or NaN, top_p <= 0 or NaN, min_p > 1 or NaN.
-    """
-    if rule not in RULES:
-        raise ValueError(f"accept_path: rule must be one of {', '.join(RULES)}, got {rule!r}")
-    check_draws(rule, draws)
-    if isinstance(seeds, int) and not -(2**63) <= seeds < 2**63:
-        raise ValueError(f"accept_path: seeds must fit in int64, got {seeds}")
-    # Allocated like tensors of the plan: half the cost of naming shape, dtype and device. All by
-    # one function, because a step comes here with cold caches.
-    num_requests, width = plan.num_requests, plan.max_depth + 1
-    new_int32, new_int64 = plan.status.new_empty, plan.slot_mapping.new_empty
-    path, emitted = new_int32(num_requests, width), new_int64(num_requests, width)
-    num_accepted, status = new_int32(num_requests), new_int32(num_requests)
-    next_tokens = new_int64(num_requests)
-    logprobs = (
-        logits.new_empty(num_requests, width, dtype=torch.float32) if return_logprobs else None
-    )
-    workspace = _rows_workspace(logits, plan)
-    if rule == "greedy":
-        temperature = top_k = top_p = min_p = seeds = None
-    else:
-        temperature = _per_request(temperature, torch.float32, plan)
-        top_k = _per_request(_as_int32(top_k), torch.int32, plan)
-        top_p = _per_request(top_p, torch.float32, plan)
-        min_p = _per_request(min_p, torch.float32, plan)
-        seeds = _per_request(seeds, torch.int64, plan)
-    _library.require()
-    _namespace.ops.accept_path(
-        logits,
-        tokens,
-        plan.parents,
-        plan.node_indptr,
-        plan.context_lens,
-        plan.depths,
-        plan.status,
-        plan.max_depth,
-        RULES[rule],
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        seeds,
-        allowed,
-        uniforms,
-        path,
-        num_accepted,
-        next_tokens,
-        status,
-        emitted,
-        logprobs,
-        workspace,
-    )
-    return AcceptedPath(path, num_accepted, next_tokens, status, emitted, logprobs)
-
-
 def remap_kv(
     k_caches: Tensor | Sequence[Tensor],
     v_caches: Tensor | Sequence[Tensor],
@@ -296,20 +196,6 @@ def _check_plan_heads(plan: TreePlan, q: Tensor, k_cache: Tensor) -> None:
         )
 
 
-def _rows_workspace(logits: Tensor, plan: TreePlan) -> Tensor | None:
-    """What each row comes to, for devices; without it they read only the rows on the walk."""
-    if not _namespace.runs_on_device(logits):
-        return None
-    return plan.parents.new_empty(plan.num_nodes, 4)
-
-
-def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | None:
-    """[B], where `value` is one for all requests."""
-    if value is None or isinstance(value, Tensor):
-        return value
-    return plan.status.new_full((plan.num_requests,), value, dtype=dtype)
-
-
 def _remap_workspace(
     k_caches: Tensor | Sequence[Tensor], plan: TreePlan, accepted: AcceptedPath
 ) -> Tensor | None:
@@ -327,11 +213,6 @@ def _remap_work(plan: TreePlan) -> Tensor | None:
     if plan.work is None and _namespace.runs_on_device(plan.block_table):
         return plan.context_lens.new_zeros(REMAP_HEADER)
     return plan.work
-
-
-def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
-    """Counts beyond int32 switch a filter off, as any count past the vocabulary does."""
-    return min(count, 2**31 - 1) if isinstance(count, int) else count
 
 
 def _attention_states(plan: TreePlan, q: Tensor, num_ctas: int) -> Tensor:

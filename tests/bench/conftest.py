@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -55,5 +56,7 @@ def micro_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tree = tmp_path_factory.mktemp("micro")
         configure(tree)
     build = [str(cmake), "--build", str(tree), "--parallel", "2"]
-    run_tool([*build, "--target", "micro", "micro_emulated"])
+    with (tree / "micro.lock").open("w") as lock:  # workers of pytest-xdist share the tree
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run_tool([*build, "--target", "micro", "micro_emulated"])
     return tree

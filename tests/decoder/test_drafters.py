@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.tiny import chain_logits, char_tokenizer, plain, tiny_decoder
+from support.tiny import char_tokenizer, plain, tiny_decoder
 from treeattn.decoder import Decoder, Drafter, LayerSkip, PromptLookup, Request, SuffixDraft
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.linear import MIN_ROWS
@@ -85,7 +85,7 @@ def test_growth_takes_the_likeliest_paths(shape: str, num_nodes: int) -> None:
         sizes = [len(tree) for tree in trees]
         return list(torch.split(torch.stack(rows), sizes))
 
-    trees, laws = grow_trees([1, 2], num_nodes, shape, log_probs)
+    trees = grow_trees([1, 2], num_nodes, shape, log_probs)
     for tree in trees:
         assert len(tree) == num_nodes
         assert shape == "tree" or tree == DraftTree(
@@ -96,7 +96,6 @@ def test_growth_takes_the_likeliest_paths(shape: str, num_nodes: int) -> None:
             score = sum(float(law_of[tuple(path[:i])][path[i]]) for i in range(1, len(path)))
             assert tree.scores is not None
             assert tree.scores[node] == pytest.approx(score)
-    assert [law.shape for law in laws] == ([] if num_nodes == 1 else [(num_nodes, 9)] * 2)
 
 
 def layer_skip(decoder: Decoder) -> LayerSkip:
@@ -122,29 +121,6 @@ def test_a_perfect_draft_is_always_accepted(make: Callable[[Decoder], Drafter], 
     per_step = 4 if shape == "chain" else 1  # depth of five nodes, four to a level
     for out in outs:
         assert out.stats.accepted[:-1] == [per_step] * (out.stats.steps - 1)
-
-
-def test_draft_probs_are_the_laws_of_the_children() -> None:
-    """With all layers the draft's laws are the target's."""
-    decoder = tiny_decoder(num_blocks=128)
-    drafter = layer_skip(decoder)
-    laws: list[tuple[list[int], DraftTree, torch.Tensor]] = []
-    propose = drafter.propose
-
-    def spy(requests, num_nodes, shape):  # type: ignore[no-untyped-def]
-        trees = propose(requests, num_nodes, shape)
-        laws.append((list(requests[0].tokens), trees[0], drafter.draft_probs[requests[0].seq]))
-        return trees
-
-    drafter.propose = spy  # type: ignore[method-assign]
-    decoder.generate([PROMPT], max_new_tokens=6, drafter=drafter, num_nodes=9)
-    for tokens, tree, law in laws:
-        assert law.shape == (9, 64)
-        for node in range(5):
-            path = tree.tokens[tree.path(node)].tolist()
-            expected = chain_logits(decoder, tokens[:-1] + path)[-1].softmax(-1)
-            torch.testing.assert_close(law[node], expected, rtol=1e-4, atol=1e-5)
-        assert (law[5:] == 0).all()  # the last level has no children
 
 
 def test_draft_model_without_room_drafts_nothing() -> None:

@@ -26,7 +26,9 @@ MISSING = "no _simt module: `cmake --preset dev && cmake --build build/dev` make
 def built(name: str) -> Path | None:
     """A file of the emulator: from TREEATTN_SIMT_BUILD, of preset dev, or of `make test`."""
     named = os.environ.get("TREEATTN_SIMT_BUILD")
-    builds = [ROOT / named] if named else [ROOT / "build" / "dev", ROOT / "build" / "simt"]
+    builds = [ROOT / "build" / name for name in ("dev", "simt", "release")]
+    if named:
+        builds = [ROOT / named]
     places = [build / "treeattn" for build in builds]
     if not named:
         places.insert(0, Path(treeattn.__file__).parent)

@@ -6,7 +6,6 @@
 #include "bindings/device/on_device.h"
 #include "bindings/device/run.h"
 #include "bindings/params.h"
-#include "cuda/accept_path/accept_path.h"
 #include "cuda/merge_states/merge_states.h"
 #include "cuda/write_kv/write_kv.h"
 
@@ -20,10 +19,6 @@ const Tensor& first_tensor(const First& first, const Rest&... rest) {
   } else {
     return first_tensor(rest...);
   }
-}
-
-void accept_path(const AcceptPathCall& call, cudaStream_t stream) {
-  cuda::accept_path(call.params, call.workspace, stream);
 }
 
 // The op as torch calls it. The checks have seen that all tensors lie on one device.
@@ -49,7 +44,7 @@ void implement_device_ops(Library& library) {
   implement<&plan_tree_params, &run_plan_tree>(library, "plan_tree");
   implement<&tree_attention_params, &run_tree_attention>(library, "tree_attention");
   implement<&write_kv_params, &cuda::write_kv>(library, "write_kv");
-  implement<&accept_path_params, &accept_path>(library, "accept_path");
+  implement<&accept_path_params, &run_accept_path>(library, "accept_path");
   implement<&remap_kv_params, &run_remap_kv>(library, "remap_kv");
   implement<&merge_states_params, &cuda::merge_states>(library, "merge_states");
 }

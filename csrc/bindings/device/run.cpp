@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/device/run.h"
 
+#include "cuda/accept_path/accept_path.h"
 #include "cuda/plan_tree/plan_tree.h"
 #include "cuda/remap_kv/remap_kv.h"
 #include "cuda/tree_attention/tree_attention.h"
@@ -32,6 +33,16 @@ void run_tree_attention(const TreeAttentionCall& call, cudaStream_t stream) {
                         .num_ctas = call.num_ctas,
                         .batch_invariant = call.batch_invariant},
                        stream);
+}
+
+void run_accept_path(const AcceptPathCall& call, cudaStream_t stream) {
+  const AcceptPathParams& p = call.params;
+  const bool is_optional = !takes_trials(p.rule);
+  const int64_t least = cuda::accept_path_workspace_size(p);
+  TREEATTN_CHECK((is_optional && call.workspace.data == nullptr) || call.workspace.size >= least,
+                 "accept_path: workspace must have at least ", least,
+                 " elements on this device, got ", call.workspace.size);
+  cuda::accept_path(p, call.workspace.data, stream);
 }
 
 void run_remap_kv(const RemapKvCall& call, cudaStream_t stream) {

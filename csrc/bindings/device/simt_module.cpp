@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests only: the kernels of csrc/cuda on the host, as torch.ops.treeattn_simt.
+// For tests only: the kernels of csrc/cuda on the host, as torch.ops.treeattn_simt, and the ops'
+// checks alone, as torch.ops.treeattn_checks.
 #include <Python.h>
 
 #include <algorithm>
@@ -37,8 +38,8 @@ void replay(const Tensor&) {
   TREEATTN_CHECK(simt::replay() == cudaSuccess, "_replay: ", simt::fault());
 }
 
-// The checks of an op and nothing more. torch sends a call here when one of its tensors is a meta
-// tensor, which stands for another device that every machine has.
+// The checks of an op and nothing more, for calls with a meta tensor, which stands for another
+// device that every machine has.
 template <auto kParams>
 struct CheckedOp;
 template <class Params, class... Args, Params (*kParams)(Args...)>
@@ -77,7 +78,11 @@ STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, CPU, m) {
   m.impl("_replay", TORCH_BOX(&treeattn::bindings::replay));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, Meta, m) {
+// A library of its own: torch.compile takes meta kernels for shape functions, whose tensors hold no
+// memory that a check could look at.
+STABLE_TORCH_LIBRARY(treeattn_checks, m) { treeattn::bindings::define_ops(m); }
+
+STABLE_TORCH_LIBRARY_IMPL(treeattn_checks, Meta, m) {
   using namespace treeattn::bindings;
   m.impl("plan_tree", TORCH_BOX(&CheckedOp<&plan_tree_params>::run));
   m.impl("write_kv", TORCH_BOX(&CheckedOp<&write_kv_params>::run));
@@ -90,7 +95,7 @@ STABLE_TORCH_LIBRARY_IMPL(treeattn_simt, Meta, m) {
 static PyModuleDef module_definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_simt",
-    .m_doc = "Importing this module registers torch.ops.treeattn_simt.",
+    .m_doc = "Importing this module registers torch.ops.treeattn_simt and treeattn_checks.",
     .m_size = -1,
     .m_methods = nullptr,
     .m_slots = nullptr,

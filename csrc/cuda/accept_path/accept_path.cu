@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/accept_path/accept_path.h"
+#include "cuda/accept_path/counts.cuh"
 #include "cuda/accept_path/kernel.cuh"
 #include "cuda/common/launch.h"
 
@@ -13,7 +14,9 @@ void launch_accept_path(const AcceptPathParams& p, Step* steps, cudaStream_t str
   const auto shared_bytes = static_cast<size_t>(layout.bytes);
   const auto num_requests = static_cast<unsigned>(p.num_requests);
   const int64_t row_bytes = int64_t{p.vocab_size} * static_cast<int64_t>(sizeof(T));
-  if (steps == nullptr || !reads_all_rows(p.num_nodes, row_bytes, p.max_depth)) {
+  const bool walks = steps == nullptr || p.processed_logprobs != nullptr ||
+                     !reads_all_rows(p.num_nodes, row_bytes, p.max_depth);
+  if (walks) {
     launch(accept_path_walk_kernel<T, kDraws>, num_requests, kRowThreads, shared_bytes, stream, p,
            layout);
     return;
@@ -26,19 +29,29 @@ void launch_accept_path(const AcceptPathParams& p, Step* steps, cudaStream_t str
 
 }  // namespace
 
-int64_t accept_path_workspace_size(int64_t num_nodes) {
-  return num_nodes * static_cast<int64_t>(sizeof(Step) / sizeof(int32_t));
+int64_t accept_path_workspace_size(const AcceptPathParams& p) {
+  if (!takes_trials(p.rule)) return int64_t{p.num_nodes} * kStepInts;
+  const bool maps_ids = reads_drafts(p.rule) && p.drafts.ids != nullptr;
+  return int64_t{p.num_nodes} * kNodeStateInts + 1 + (maps_ids ? p.vocab_size : 0);
 }
 
 void accept_path(const AcceptPathParams& p, int32_t* workspace, cudaStream_t stream) {
-  Step* const steps = reinterpret_cast<Step*>(workspace);
-  with_float_type(p.dtype, [&]<class T>(T) {
-    if (p.rule == AcceptRule::kGreedy) {
-      launch_accept_path<T, false>(p, steps, stream);
-    } else {
-      launch_accept_path<T, true>(p, steps, stream);
-    }
-  });
+  if (takes_trials(p.rule)) {
+    accept_by_trials(p, workspace, stream);
+  } else {
+    Step* const steps = reinterpret_cast<Step*>(workspace);
+    with_float_type(p.dtype, [&]<class T>(T) {
+      if (p.rule == AcceptRule::kGreedy) {
+        launch_accept_path<T, false>(p, steps, stream);
+      } else {
+        launch_accept_path<T, true>(p, steps, stream);
+      }
+    });
+  }
+  if (p.counts.data != nullptr) {
+    launch(accept_path_count_kernel, static_cast<unsigned>(p.num_requests), kRowThreads,
+           sizeof(Units) * kRowWarps, stream, p);
+  }
 }
 
 }  // namespace treeattn::cuda

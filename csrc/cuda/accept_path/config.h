@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "treeattn/accept_path.h"
+#include "treeattn/residual.h"
 
 namespace treeattn::cuda {
 
@@ -61,6 +62,11 @@ constexpr RowLayout row_layout(int vocab_size, int element_bytes, bool draws, bo
   layout.bytes = layout.stash + layout.num_stashed * kVecBytes;
   return layout;
 }
+
+// What the workspace holds of each node; accept.py counts on it.
+inline constexpr int kStepInts = 4;
+inline constexpr int kNodeStateInts = 30;
+static_assert(sizeof(NodeState) == kNodeStateInts * sizeof(int32_t));
 
 // The cost rule: all rows are read at once, then followed, when that is cheaper than to read one
 // row after the other on the way down. Shapes alone decide, so a captured graph decides once.

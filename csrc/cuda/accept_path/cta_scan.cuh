@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the threads of a CTA of kRowThreads, in integers: exact, so in any order the same.
+// Sums over the threads of a CTA of kRowThreads: of integers, which are exact in any order, and of
+// doubles, always in one order.
 #pragma once
 
 #include "cuda/accept_path/config.h"
@@ -21,7 +22,8 @@ __device__ __forceinline__ T larger(T a, T b) {
 __device__ __forceinline__ int lane_of_thread() { return threadIdx.x % kWarpSize; }
 __device__ __forceinline__ int warp_of_thread() { return threadIdx.x / kWarpSize; }
 
-__device__ __forceinline__ Units warp_sum(Units value) {
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
   for (int step = kWarpSize / 2; step > 0; step /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, step);
@@ -48,10 +50,11 @@ __device__ __forceinline__ float warp_max(float value) {
 }
 
 // Sum over lanes 0 .. this one.
-__device__ __forceinline__ Units warp_prefix(Units value) {
+template <class T>
+__device__ __forceinline__ T warp_prefix(T value) {
 #pragma unroll
   for (int step = 1; step < kWarpSize; step *= 2) {
-    const Units lower = __shfl_up_sync(kAllLanes, value, step);
+    const T lower = __shfl_up_sync(kAllLanes, value, step);
     if (lane_of_thread() >= step) value += lower;
   }
   return value;
@@ -75,6 +78,19 @@ __device__ __forceinline__ Prefix cta_prefix(Units value, Units* warp_sums) {
   }
   __syncthreads();  // warp_sums have been read
   return prefix;
+}
+
+// Called by all threads, as above; the same bits for all.
+__device__ __forceinline__ double cta_sum(double value, Units* warp_sums) {
+  double* const sums = reinterpret_cast<double*>(warp_sums);
+  value = warp_sum(value);
+  if (lane_of_thread() == 0) sums[warp_of_thread()] = value;
+  __syncthreads();  // sums are complete
+  double total = 0;
+#pragma unroll
+  for (int warp = 0; warp < kRowWarps; ++warp) total += sums[warp];
+  __syncthreads();  // sums have been read
+  return total;
 }
 
 // Called by all threads, as above.

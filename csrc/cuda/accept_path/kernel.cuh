@@ -1,45 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/accept_path/row_choice.cuh"
-#include "cuda/accept_path/walk.cuh"
-#include "treeattn/philox.h"
+#include "cuda/accept_path/row_walk.cuh"
 
 namespace treeattn::cuda {
 
-// What the rule makes of one row. Called by all threads of the CTA.
-template <class T, bool kDraws>
-__device__ __forceinline__ Step read_row(const AcceptPathParams& p, const RowShared& s, int request,
-                                         int64_t row_idx) {
-  if (threadIdx.x == 0) count(Counter::kRowsRead);
-  const Row<T> row(static_cast<const T*>(p.logits) + row_idx * p.stride_logits,
-                   p.allowed != nullptr ? p.allowed + row_idx * p.stride_allowed : nullptr,
-                   p.vocab_size);
-  Choice choice;
-  const float temperature = kDraws ? value_or(p.temperature, request, 1.0f) : 0.0f;
-  if (!kDraws || temperature == 0.0f) {
-    choice = greedy(row, s);
-  } else {
-    const Sampling sampling{.temperature = temperature,
-                            .top_k = value_or(p.top_k, request, 0),
-                            .top_p = value_or(p.top_p, request, 1.0f),
-                            .min_p = value_or(p.min_p, request, 0.0f)};
-    const auto position = static_cast<uint32_t>(load_global(p.context_lens + request)) +
-                          static_cast<uint32_t>(load_global(p.depths + row_idx));
-    const double uniform =
-        p.uniforms != nullptr
-            ? double{load_global(p.uniforms + 2 * row_idx + 1)}
-            : philox_uniform(static_cast<uint64_t>(value_or(p.seeds, request, int64_t{0})),
-                             position, 0, RandomPurpose::kDraw);
-    choice = draw(row, s, sampling, uniform);
-  }
-  Step step{.token = choice.token, .status = choice.status, .child = -1, .log_prob = 0.0f};
-  if (choice.status == kOk && p.logprobs != nullptr) step.log_prob = log_prob(row, s, choice);
-  return step;
-}
-
-// The lazy walk. One CTA of kRowThreads per request goes down its tree and reads the rows on the
-// way, one after the other, nothing else. Nobody waits for another CTA.
+// The lazy walk. One CTA of kRowThreads per request. Nobody waits for another CTA.
 template <class T, bool kDraws>
 __global__ __launch_bounds__(kRowThreads, 1) void accept_path_walk_kernel(
     const __grid_constant__ AcceptPathParams p, const __grid_constant__ RowLayout layout) {
@@ -52,20 +18,7 @@ __global__ __launch_bounds__(kRowThreads, 1) void accept_path_walk_kernel(
     if (threadIdx.x == 0) store_end(p, request, 0, -1, tree.status);
     return;
   }
-  for (int depth = 0, node = 0;; ++depth) {
-    Step step = read_row<T, kDraws>(p, s, request, tree.start + node);
-    if (step.status == kOk && depth < p.max_depth) {
-      step.child = find_child(p, tree, node, step.token, &s.control()->child);
-    }
-    if (threadIdx.x == 0) {
-      store_step(p, request, depth, node, step);
-      if (step.child < 0) {
-        store_end(p, request, depth, step.status == kOk ? step.token : -1, step.status);
-      }
-    }
-    if (step.child < 0) return;
-    node = step.child;
-  }
+  walk<T, kDraws>(p, s, request, tree);
 }
 
 // All rows at once, one CTA of kRowThreads each: `steps` [num_nodes] gets what every row of a live

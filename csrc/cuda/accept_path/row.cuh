@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/accept_path/row_weight.cuh"
+#include "treeattn/accept_path.h"
 
 namespace treeattn::cuda {
 
@@ -103,6 +104,14 @@ struct Row {
     return static_cast<uint32_t>(id < 0 ? bits << -id : bits);
   }
 };
+
+// `row_idx` is a row of the batch.
+template <class T>
+__device__ __forceinline__ Row<T> row_of(const AcceptPathParams& p, int64_t row_idx) {
+  return Row<T>(static_cast<const T*>(p.logits) + row_idx * p.stride_logits,
+                p.allowed != nullptr ? p.allowed + row_idx * p.stride_allowed : nullptr,
+                p.vocab_size);
+}
 
 enum class Pass {
   kFirst,  // fills the stash

@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "cuda/accept_path/row_cut.cuh"
+#include "cuda/accept_path/sampling.cuh"
 #include "treeattn/plan_tree.h"
+#include "treeattn/residual.h"
 
 namespace treeattn::cuda {
 
@@ -13,14 +15,6 @@ struct Choice {
   int token;   // -1 unless status is kOk
   int status;  // kOk, kNonFinite or kNoTokenLeft
   float max;   // of the allowed logits
-};
-
-// Applied in this order.
-struct Sampling {
-  float temperature;  // > 0
-  int top_k;          // <= 0: off
-  float top_p;        // >= 1: off
-  float min_p;        // <= 0: off
 };
 
 struct Peak {
@@ -71,12 +65,23 @@ struct Kept {
   int tie_end;  // ... and those that equal it from this id on
   float min_weight;
 
-  __device__ __forceinline__ Units operator()(float x, int id) const {
-    if (!(x > cut || (x == cut && id < tie_end))) return 0;
+  // exp((x - max) / temperature), 0 where the id is out.
+  __device__ __forceinline__ float weight(float x, int id) const {
+    if (!(x > cut || (x == cut && id < tie_end))) return 0.0f;
     const float weight = weigh(x);
-    return weight >= min_weight ? weigh.units(weight) : 0;
+    return weight >= min_weight ? weight : 0.0f;
+  }
+  __device__ __forceinline__ Units operator()(float x, int id) const {
+    return weigh.units(weight(x, id));
   }
 };
+
+__device__ __forceinline__ Kept kept_by(const TargetLaw& law, int vocab_size) {
+  return {.weigh = weigh_row(law.max, law.temperature, vocab_size),
+          .cut = law.cut,
+          .tie_end = law.tie_end,
+          .min_weight = law.min_weight};
+}
 
 struct Ties {
   float cut;
@@ -210,13 +215,14 @@ __device__ uint32_t lowest_of_top_p(const Weigh& weigh, float temperature, Units
   return key_of<T>(weigh.max + distance - rounding);
 }
 
-// Inverse CDF in ascending id: the smallest id whose cumulative probability exceeds `uniform`.
+// The law that the filters make of the row. Leaves its sums by chunk, and in `prefix` those of this
+// thread, for draw_found. `law` and `prefix` are left alone unless the row has a law.
 template <class T>
-__device__ Choice draw(const Row<T>& row, const RowShared& s, const Sampling& sampling,
-                       double uniform) {
+__device__ int find_law(const Row<T>& row, const RowShared& s, const Sampling& sampling,
+                        TargetLaw& law, Prefix& prefix) {
   constexpr float kSmallest = 0x1p-126f, kLargest = 3.402823466e38f;
   const Peak peak = find_peak(row, s);
-  if (status_of(peak) != kOk) return {.token = -1, .status = status_of(peak), .max = peak.max};
+  if (status_of(peak) != kOk) return status_of(peak);
   // The clamp keeps -inf / temperature and 0 / temperature defined.
   const float temperature = sampling.temperature < kSmallest  ? kSmallest
                             : sampling.temperature > kLargest ? kLargest
@@ -247,13 +253,27 @@ __device__ Choice draw(const Row<T>& row, const RowShared& s, const Sampling& sa
   // The likeliest id weighs 1 and is always kept, so a weight is p / max p.
   if (sampling.min_p > 0.0f) kept.min_weight = sampling.min_p;
   sum_chunks(row, s, kept.cut, kept);
-  const Prefix prefix = chunk_prefix(row, s);
+  prefix = chunk_prefix(row, s);
+  law = {.max = peak.max,
+         .temperature = temperature,
+         .cut = kept.cut,
+         .tie_end = kept.tie_end,
+         .min_weight = kept.min_weight,
+         .total = static_cast<double>(prefix.total) / weigh.unit_scale};
+  return kOk;
+}
+
+// From the law that was found last, while its sums are there: inverse CDF in ascending id, the
+// smallest id whose cumulative probability exceeds `uniform`.
+template <class T>
+__device__ int draw_found(const Row<T>& row, const RowShared& s, const TargetLaw& law,
+                          const Prefix& prefix, double uniform) {
   const double point = uniform * static_cast<double>(prefix.total);
   // Beyond the last id there is none: a uniform outside [0, 1), or NaN, draws an end of the row.
   const Units target = point < static_cast<double>(prefix.total)
                            ? (point > 0 ? smaller(static_cast<Units>(point), prefix.total - 1) : 0)
                            : prefix.total - 1;
-  return {.token = find_id(row, s, prefix, target, kept), .status = kOk, .max = peak.max};
+  return find_id(row, s, prefix, target, kept_by(law, row.vocab_size));
 }
 
 // The lowest id with the largest allowed logit.
@@ -264,11 +284,18 @@ __device__ Choice greedy(const Row<T>& row, const RowShared& s) {
   return {.token = status == kOk ? peak.id : -1, .status = status, .max = peak.max};
 }
 
-// Raw log-softmax of the chosen token: neither temperature nor `allowed` applies.
+// Log probability of an id of the law.
 template <class T>
-__device__ float log_prob(const Row<T>& chosen_from, const RowShared& s, const Choice& choice) {
+__device__ __forceinline__ float processed_log_prob(const Row<T>& row, const TargetLaw& law,
+                                                    int id) {
+  return static_cast<float>(log_prob_of(law, to_float(load_global(row.logits + id))));
+}
+
+// Raw log-softmax of a token: neither temperature nor `allowed` applies. `max` is that of the
+// allowed logits, whose pass over the row was the last that filled the stash.
+template <class T>
+__device__ float log_prob(const Row<T>& chosen_from, const RowShared& s, int token, float max) {
   const Row<T> row(chosen_from.logits, nullptr, chosen_from.vocab_size);
-  float max = choice.max;
   if (chosen_from.allowed != nullptr) {
     const Peak peak = find_peak(row, s);
     if (!peak.finite) return __uint_as_float(0x7fc00000);
@@ -278,7 +305,7 @@ __device__ float log_prob(const Row<T>& chosen_from, const RowShared& s, const C
   const Kept all{.weigh = weigh, .cut = -kInfinity, .tie_end = INT32_MAX, .min_weight = 0.0f};
   sum_chunks(row, s, all.cut, all);
   const double total = static_cast<double>(chunk_prefix(row, s).total) / weigh.unit_scale;
-  const double logit = to_float(load_global(row.logits + choice.token));
+  const double logit = to_float(load_global(row.logits + token));
   return static_cast<float>(logit - max - std::log(total));
 }
 

@@ -2,25 +2,11 @@
 // One request's walk: what it may read, where it goes next, what it leaves.
 #pragma once
 
-#include "cuda/common/ptx.cuh"
-#include "treeattn/accept_path.h"
+#include "cuda/accept_path/config.h"
+#include "cuda/accept_path/sampling.cuh"
 #include "treeattn/plan_tree.h"
 
 namespace treeattn::cuda {
-
-template <class T>
-__device__ __forceinline__ T value_or(const PerRequest<T>& values, int request, T otherwise) {
-  return values.data != nullptr ? load_global(values.data + request * values.stride) : otherwise;
-}
-
-__device__ __forceinline__ bool sampling_is_valid(const AcceptPathParams& p, int request) {
-  if (p.rule == AcceptRule::kGreedy) return true;
-  const float temperature = value_or(p.temperature, request, 1.0f);
-  if (temperature == 0.0f) return true;
-  return temperature >= 0.0f && value_or(p.top_p, request, 1.0f) > 0.0f &&
-         value_or(p.min_p, request, 0.0f) <= 1.0f &&
-         (p.seeds.data != nullptr || p.uniforms != nullptr);
-}
 
 struct Tree {
   int64_t start;  // row of the batch that is node 0
@@ -49,16 +35,18 @@ __device__ __forceinline__ int64_t token_of(const AcceptPathParams& p, int64_t n
                        : load_global(static_cast<const int32_t*>(p.tokens) + node);
 }
 
-// The first child that holds the token, as a node of the request; -1 when there is none. Called by
-// all threads of a CTA; `child` is one of its shared variables.
-__device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree& tree, int node,
-                                          int token, int* child) {
+// The first child behind node `after` for which wanted(row of the batch) holds, as a node of the
+// request; -1 when there is none. Called by all threads of a CTA; `child` is one of its shared
+// variables.
+template <class F>
+__device__ __forceinline__ int find_child_if(const AcceptPathParams& p, const Tree& tree, int node,
+                                             int after, int* child, F&& wanted) {
   if (threadIdx.x == 0) *child = tree.num_nodes;
   __syncthreads();  // child is set
-  for (int i = node + 1 + static_cast<int>(threadIdx.x); i < tree.num_nodes;
+  for (int i = after + 1 + static_cast<int>(threadIdx.x); i < tree.num_nodes;
        i += static_cast<int>(blockDim.x)) {
     if (load_global(p.parents + tree.start + i) != node) continue;
-    if (token_of(p, tree.start + i) != token) continue;
+    if (!wanted(tree.start + i)) continue;
     atomicMin(child, i);
     break;  // this thread's others come later
   }
@@ -68,14 +56,23 @@ __device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree&
   return first < tree.num_nodes ? first : -1;
 }
 
+// The first child that holds the token.
+__device__ __forceinline__ int find_child(const AcceptPathParams& p, const Tree& tree, int node,
+                                          int token, int* child) {
+  return find_child_if(p, tree, node, node, child,
+                       [&](int64_t row_idx) { return token_of(p, row_idx) == token; });
+}
+
 // What an untouched request shows. Called by all threads of a CTA.
 __device__ __forceinline__ void clear_request(const AcceptPathParams& p, int request) {
   const int64_t width = int64_t{p.max_depth} + 1;
+  const float nan = __uint_as_float(0x7fc00000);
   for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
     store_global(p.path + request * width + i, -1);
     store_global(p.emitted + request * width + i, -1);
-    if (p.logprobs != nullptr) {
-      store_global(p.logprobs + request * width + i, __uint_as_float(0x7fc00000));
+    if (p.logprobs != nullptr) store_global(p.logprobs + request * width + i, nan);
+    if (p.processed_logprobs != nullptr) {
+      store_global(p.processed_logprobs + request * width + i, nan);
     }
   }
 }
@@ -87,6 +84,7 @@ struct alignas(16) Step {
   int child;  // -1: out of the tree
   float log_prob;
 };
+static_assert(sizeof(Step) == kStepInts * sizeof(int32_t));
 
 // Called by one thread, after a barrier behind clear_request.
 __device__ __forceinline__ void store_step(const AcceptPathParams& p, int request, int depth,

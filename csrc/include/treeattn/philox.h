@@ -38,4 +38,15 @@ constexpr double philox_uniform(uint64_t seed, uint32_t position, uint32_t ordin
   return philox(seed, position, ordinal, purpose) * 0x1p-32;
 }
 
+// The draw made at a node, which lies at `position`.
+constexpr double draw_uniform(uint64_t seed, uint32_t position, RandomPurpose purpose) {
+  return philox_uniform(seed, position, 0, purpose);
+}
+
+// The coin of the step's `ordinal`-th trial. Positions of nodes would not do: siblings share
+// theirs.
+constexpr double coin_uniform(uint64_t seed, uint32_t root_position, uint32_t ordinal) {
+  return philox_uniform(seed, root_position, ordinal, RandomPurpose::kCoin);
+}
+
 }  // namespace treeattn

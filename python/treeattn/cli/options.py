@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from treeattn.doctor import RULES
+
 DTYPE_NAMES = ("float32", "bfloat16", "float16")
 _EPILOG = """\
 The JSON file (or - for standard input) holds one object; only "parents" is required:
@@ -64,6 +66,11 @@ def add_generate(commands: Any) -> None:
     parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument(
+        "--rule",
+        choices=RULES,
+        help="how drafted tokens are accepted (default: target, greedy at temperature 0)",
+    )
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="0 is off")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1 is off")
     parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0 is off")

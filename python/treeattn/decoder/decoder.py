@@ -106,9 +106,12 @@ class Decoder:
         drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`: `load_draft_head` and
         `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; a larger draft is
         cut. shape: "tree" or "chain".
-        rule: "greedy", or "target" to sample; temperature, top_k, top_p and min_p act with "target"
-        only, as in `accept_path`, and temperature 0 is greedy. seeds: one for all or one per
-        prompt; drawn by torch's generator when None. eos_ids: default, the checkpoint's.
+        rule: as in `accept_path`, with its temperature, top_k, top_p and min_p; "greedy" ignores
+        them, temperature 0 is greedy under any rule but "typical". "multistep", "swor", "block"
+        (with shape "chain") and "traversal" need a drafter that draws its tokens: "layer_skip", a
+        draft model or head. It draws at the same temperature, a tree of a fixed shape.
+        seeds: one for all or one per prompt; drawn by torch's generator when None. eos_ids:
+        default, the checkpoint's.
         stop: strings that end a text. logprobs: report each token's under the raw target law.
 
         Raises ValueError naming the argument, before anything is decoded.

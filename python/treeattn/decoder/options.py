@@ -10,7 +10,7 @@ from numbers import Integral
 import torch
 
 from treeattn.decoder.drafters import Drafter
-from treeattn.decoder.drafters.base import SHAPES
+from treeattn.decoder.drafters.base import SHAPES, DrawsTokens
 from treeattn.decoder.sampling import Sampling
 
 DRAFTERS = ("none", "lookup", "suffix", "layer_skip")
@@ -45,10 +45,23 @@ class Options:
             raise ValueError(f"num_nodes counts the root, so it must be >= 1, got {self.num_nodes}")
         if self.shape not in SHAPES:
             raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
+        self._check_rule()
         if "" in self.stop_strings:
             raise ValueError("stop must hold non-empty strings, got ''")
         if self.policy is not None:
             raise ValueError(f"policy must be None, got {self.policy!r}")
+
+    def _check_rule(self) -> None:
+        rule = self.sampling.rule
+        if rule == "block" and self.shape != "chain":
+            raise ValueError(f"rule block verifies chains: shape must be chain, got {self.shape!r}")
+        draws = isinstance(self.drafter, DrawsTokens) or self.drafter in ("none", "layer_skip")
+        if self.sampling.draws is not None and not draws:
+            raise ValueError(
+                f"rule {rule} needs a drafter that draws its tokens from a law it can tell: none, "
+                f"layer_skip, a draft model or a draft head; got {self.drafter!r}, with which "
+                f"greedy, target and typical work"
+            )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from treeattn.decoder.drafters.drawn import DraftLaws
 from treeattn.decoder.request import Request
 from treeattn.ops import RULES, AcceptedPath, accept_path
 from treeattn.plan import TreePlan
 from treeattn.tree import TreeBatch
+
+# The rules that correct for the law of a draft, and how its tokens are drawn for them. Traversal
+# takes both; without replacement a budget holds more different tokens.
+DRAWS_OF_RULE = {"multistep": "iid", "swor": "swor", "block": "iid", "traversal": "swor"}
 
 
 @dataclass(frozen=True)
@@ -38,23 +46,62 @@ class Sampling:
         if not self.repetition_penalty > 0:
             raise ValueError(f"repetition_penalty must be > 0, got {self.repetition_penalty}")
 
+    @property
+    def draws(self) -> str | None:
+        """How a draft must be drawn for the rule to be lossless; None: any way, the best one."""
+        return None if self.temperature == 0 else DRAWS_OF_RULE.get(self.rule)
+
     def accept(
-        self, logits: Tensor, batch: TreeBatch, plan: TreePlan, requests: Sequence[Request]
+        self,
+        logits: Tensor,
+        batch: TreeBatch,
+        plan: TreePlan,
+        requests: Sequence[Request],
+        laws: DraftLaws | None = None,
     ) -> AcceptedPath:
-        """Walk each request's tree; logits: [N, V]."""
+        """Walk each request's tree; logits: [N, V]. laws: of the trees, if the rule reads them."""
         if self.repetition_penalty != 1.0:
             logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
+        greedy = self.temperature == 0 and self.rule != "typical"
         return accept_path(
             logits,
             batch.tokens,
             plan,
-            rule=self.rule,
+            rule="greedy" if greedy else self.rule,
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
             seeds=torch.tensor([r.seed for r in requests], device=logits.device),
+            draws=self.draws,
+            **draft_laws(laws, batch),
         )
+
+
+class LawArguments(TypedDict, total=False):
+    """The arguments of `accept_path` that say what a draft was drawn from."""
+
+    draft_probs: Tensor
+    draft_rows: Tensor
+    draft_ids: Tensor | None
+
+
+def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
+    """The laws of a batch's trees as `accept_path` takes them; nothing when there are none."""
+    if laws is None:
+        return {}
+    drawn = [probs for probs in laws.probs if probs is not None]
+    probs = torch.cat(drawn) if drawn else torch.zeros(1, 1)
+    rows: list[npt.NDArray[np.int32]] = []
+    first = 0
+    for tree, law in zip(batch.trees, laws.probs, strict=True):
+        assert tree is not None
+        own = tree.parents if tree.draft_rows is None else tree.draft_rows
+        rows.append(first + own.clip(0))
+        first += 0 if law is None else len(law)
+    device = batch.tokens.device
+    packed = torch.from_numpy(np.concatenate(rows)).to(device).clamp(max=len(probs) - 1)
+    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": laws.ids}
 
 
 def penalise_repetition(

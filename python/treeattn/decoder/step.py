@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters import Drafter, ReadsFeatures
 from treeattn.decoder.model import Model
 from treeattn.decoder.output import append_tokens
+from treeattn.decoder.proposal import propose
 from treeattn.decoder.request import Request, Stats
 from treeattn.decoder.sampling import Sampling, path_logprobs, path_rows
 from treeattn.ops import AcceptedPath, remap_kv
 from treeattn.plan import TreePlan
-from treeattn.tree import DraftTree, pack
+from treeattn.tree import pack
 
 STATUS_TEXT = {1: "non-finite logits", 2: "no token left to draw", 4: "an invalid tree"}
 
@@ -38,21 +38,18 @@ def verify_step(
     Raises OutOfBlocks, with nothing committed, when the trees find no room.
     """
     clock = _Clock()
-    proposed = drafter.propose(requests, num_nodes, shape)
-    trees = [
-        _fit(tree, request, num_nodes) for tree, request in zip(proposed, requests, strict=True)
-    ]
-    batch = pack(trees, device=cache.k.device)
+    draft = propose(drafter, requests, sampling, num_nodes, shape)
+    batch = pack(draft.trees, device=cache.k.device)
     clock.lap("draft")
 
     seqs = [request.seq for request in requests]
-    for seq, tree in zip(seqs, trees, strict=True):
+    for seq, tree in zip(seqs, draft.trees, strict=True):
         cache.reserve(seq, len(tree))
     plan = cache.plan(batch, seqs, [cache.pool.context_len(seq) for seq in seqs])
     logits, hidden = model.forward(batch.tokens, plan, cache.k, cache.v)
     clock.lap("verify")
 
-    accepted = sampling.accept(logits, batch, plan, requests)
+    accepted = sampling.accept(logits, batch, plan, requests, draft.laws)
     features = path_rows(hidden, accepted, batch)
     law = path_logprobs(logits, accepted, batch).tolist() if logprobs else None
     clock.lap("accept")
@@ -72,22 +69,9 @@ def verify_step(
         if law is not None:
             request.logprobs += law[b][:kept]
         num_accepted = min(kept, len(emitted) - 1)
-        request.stats.add(Stats(steps=1, drafted=len(trees[b]) - 1, accepted=[num_accepted]))
+        request.stats.add(Stats(steps=1, drafted=len(draft.trees[b]) - 1, accepted=[num_accepted]))
     clock.lap("remap")
     clock.share(requests)
-
-
-def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
-    """Cut a draft to the budget, and to the depth whose next token is the last that fits."""
-    if tree is None or len(tree) == 0:
-        return DraftTree.chain(request.tokens[-1:])
-    if tree.tokens[0] != request.tokens[-1]:
-        raise ValueError(
-            f"a draft's root must be the last token of its request, {request.tokens[-1]}, "
-            f"got {tree.tokens[0]}"
-        )
-    fits = (tree.depths < request.room) & (np.arange(len(tree)) < num_nodes)
-    return tree if fits.all() else tree.keep(fits)
 
 
 def _read_back(

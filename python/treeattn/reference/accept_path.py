@@ -17,6 +17,7 @@ from treeattn.reference import rules
 from treeattn.reference.laws import (
     OK,
     BadRow,
+    Drafts,
     Filters,
     allowed_ids,
     argmax,
@@ -39,6 +40,7 @@ class Accepted:
     status: Tensor
     emitted: Tensor
     logprobs: Tensor | None
+    processed_logprobs: Tensor | None
 
 
 def accept_path(
@@ -60,10 +62,14 @@ def accept_path(
     typical_epsilon: float = 0.3,
     typical_delta: float = 0.09,
     return_logprobs: bool = False,
+    draft_logits: Tensor | None = None,
+    draft_ids: Tensor | None = None,
+    return_processed_logprobs: bool = False,
+    counts: Tensor | None = None,
 ) -> Accepted:
     """As `treeattn.accept_path`, for every rule; float64 inputs keep their precision.
 
-    draft_rows: [N] rows of `draft_probs` over the whole batch, default: the parent's own.
+    draft_rows: [N] rows of the draft laws over the whole batch, default: the parent's own.
 
     Raises ValueError for draws under which the rule is biased, for rule block on what is no chain,
     and for siblings of one draft row that hold one token under draws "swor". Nothing else is
@@ -74,6 +80,7 @@ def accept_path(
     path = torch.full((num_requests, width), -1, dtype=torch.int32)
     emitted = torch.full((num_requests, width), -1, dtype=torch.int64)
     logprobs = torch.full((num_requests, width), math.nan)
+    processed = torch.full((num_requests, width), math.nan)
     num_accepted = torch.zeros(num_requests, dtype=torch.int32)
     next_tokens = torch.full((num_requests,), -1, dtype=torch.int64)
     status = plan.status.clone()
@@ -100,7 +107,7 @@ def accept_path(
             parents=plan.parents[start:end].tolist(),
             filters=filters,
             allowed=None if allowed is None else allowed[start:end],
-            draft_probs=draft_probs,
+            drafts=Drafts(draft_probs, draft_logits, draft_ids),
             draft_rows=rows[start:end].tolist(),
             chance=chance,
         )
@@ -120,8 +127,18 @@ def accept_path(
         for depth, (node, emit) in enumerate(zip(nodes, out, strict=False)):
             emitted[b, depth] = emit
             logprobs[b, depth] = step.logits[node].double().log_softmax(0)[emit]
+            greedy = rule == "greedy" or heat == 0
+            processed[b, depth] = 0.0 if greedy else step.target(node)[emit].log()
+        if counts is not None and int(status[b]) == OK:
+            _count(counts, step, nodes)
     return Accepted(
-        path, num_accepted, next_tokens, status, emitted, logprobs if return_logprobs else None
+        path,
+        num_accepted,
+        next_tokens,
+        status,
+        emitted,
+        logprobs if return_logprobs else None,
+        processed if return_processed_logprobs else None,
     )
 
 
@@ -134,7 +151,7 @@ class _Step:
     parents: list[int]
     filters: Filters
     allowed: Tensor | None
-    draft_probs: Tensor | None
+    drafts: Drafts
     draft_rows: list[int]
     chance: Chance | None
 
@@ -162,8 +179,7 @@ class _Step:
         return self.draft_rows[node]
 
     def draft(self, row: int) -> Tensor:
-        assert self.draft_probs is not None
-        return draft_law(self.draft_probs[row], self.vocab_size)
+        return draft_law(self.drafts, row, self.vocab_size)
 
     def accepts(self, node: int, ordinal: int, probability: float) -> bool:
         assert self.chance is not None
@@ -211,6 +227,15 @@ def _check_distinct(rule: str, start: int, step: _Step) -> None:
                 f"{token}"
             )
         seen[key] = node
+
+
+def _count(counts: Tensor, step: _Step, nodes: list[int]) -> None:
+    """counts[0, d, r]: a node of the path at depth d had an r-th child; counts[1]: it was taken."""
+    _, num_depths, num_ranks = counts.shape
+    for depth, node in enumerate(nodes[:num_depths]):
+        for rank, child in enumerate(step.children(node)[:num_ranks]):
+            counts[0, depth, rank] += 1
+            counts[1, depth, rank] += child in nodes
 
 
 def _of(values: float | Tensor | None, request: int, default: float) -> float:

@@ -30,6 +30,15 @@ class Filters:
     min_p: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Drafts:
+    """The laws that were drafted from, as `accept_path` is given them."""
+
+    probs: Tensor | None
+    logits: Tensor | None
+    ids: Tensor | None
+
+
 def argmax(row: Tensor, mask: Tensor | None) -> int:
     """The lowest id of the largest allowed logit."""
     row = allowed_logits(row, mask)
@@ -70,12 +79,19 @@ def allowed_ids(words: Tensor, vocab_size: int) -> Tensor:
     return bits.flatten()[:vocab_size].bool()
 
 
-def draft_law(row: Tensor, vocab_size: int) -> Tensor:
-    """[V] from a row of `draft_probs` [Vq]; ids past Vq have none. The row is trusted."""
-    if bool(row.isnan().any()):
+def draft_law(drafts: Drafts, row: int, vocab_size: int) -> Tensor:
+    """[V] from one row; ids without a column have none. Probabilities are trusted."""
+    given = drafts.probs if drafts.logits is None else drafts.logits
+    assert given is not None
+    masses = given[row].double()
+    if bool(masses.isnan().any()) or bool((masses == math.inf).any()):
         raise BadRow(NON_FINITE)
+    if drafts.logits is not None and bool((masses > -math.inf).any()):
+        masses = masses.softmax(0)
     law = torch.zeros(vocab_size, dtype=torch.float64)
-    law[: len(row)] = row
+    law[torch.arange(len(masses)) if drafts.ids is None else drafts.ids.long()] = masses.clamp(
+        min=0
+    )
     return law
 
 

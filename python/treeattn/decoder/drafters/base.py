@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from treeattn.decoder.drafters.drawn import DraftLaws
 from treeattn.decoder.request import Request
 from treeattn.tree import DraftTree
 
@@ -50,6 +51,28 @@ class ReadsFeatures(Drafter, Protocol):
         ...
 
 
+@runtime_checkable
+class DrawsTokens(Drafter, Protocol):
+    """A drafter that can draw its tokens and say from what law, for multistep, swor, block and
+    traversal."""
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        """Like `propose`, with siblings drawn as `draws` says ("iid" or "swor").
+
+        A tree's shape, and what is later cut from it, must not depend on the tokens drawn.
+        temperature: of the draft's law, > 0.
+        """
+        ...
+
+
 class NoDraft:
     """Plain decoding."""
 
@@ -57,6 +80,17 @@ class NoDraft:
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
         return [None] * len(requests)
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        return [None] * len(requests), DraftLaws([None] * len(requests))
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass

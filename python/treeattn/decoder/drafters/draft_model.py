@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.forward import node_log_probs, prefill
 from treeattn.decoder.model import Model
@@ -22,7 +23,6 @@ class DraftModel:
     vocab_size: the target's; ids past it are never drafted. The draft's KV follows the target's:
     what a step drafted is dropped, and the tokens it kept are read with the next root.
     A request that finds no room in `cache` goes without a draft.
-    draft_probs: request id -> [nodes, V], the laws of the last proposal's children.
     """
 
     def __init__(self, model: Model, cache: PagedCache, vocab_size: int) -> None:
@@ -30,7 +30,6 @@ class DraftModel:
         self._cache = cache
         self._vocab_size = vocab_size
         self._seqs: set[int] = set()
-        self.draft_probs: dict[int, Tensor] = {}
 
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
@@ -39,18 +38,43 @@ class DraftModel:
         trees: list[DraftTree] = []
         if drafted and num_nodes > 1:
             roots = [request.tokens[-1] for request in drafted]
-            trees, laws = grow_trees(
+            trees = grow_trees(
                 roots, num_nodes, shape, lambda trees: self._log_probs(drafted, trees)
             )
-            self.draft_probs = {r.seq: law for r, law in zip(drafted, laws, strict=True)}
         found = {request.seq: tree for request, tree in zip(drafted, trees, strict=False)}
         return [found.get(request.seq) for request in requests]
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        drawn = {
+            request: plant(request, num_nodes, shape, draws, temperature)
+            for request in requests
+            if num_nodes > 1 and self._has_room(request, num_nodes)
+        }
+        request_of = {tree: request for request, tree in drawn.items()}
+
+        def at_frontier(growing: list[DrawnTree]) -> list[Tensor]:
+            laws = self._log_probs([request_of[t] for t in growing], [t.tree() for t in growing])
+            return [law[tree.frontier] for law, tree in zip(laws, growing, strict=True)]
+
+        grow([*drawn.values()], at_frontier)
+        found = [drawn.get(request) for request in requests]
+        return (
+            [None if tree is None else tree.tree().dfs() for tree in found],
+            DraftLaws([None if tree is None else tree.laws() for tree in found]),
+        )
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass
 
     def release(self, request: Request) -> None:
-        self.draft_probs.pop(request.seq, None)
         if request.seq in self._seqs:
             self._seqs.remove(request.seq)
             self._cache.pool.free(request.seq)

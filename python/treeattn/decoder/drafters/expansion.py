@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from treeattn.tree import DraftTree
@@ -53,22 +52,15 @@ class _Growth:
 
 def grow_trees(
     roots: Sequence[int], num_nodes: int, shape: str, log_probs: LogProbs
-) -> tuple[list[DraftTree], list[Tensor]]:
+) -> list[DraftTree]:
     """Grow one tree (or chain) of `num_nodes` nodes below each root token.
 
-    One call of `log_probs` per level. Returns the trees and, for each, the laws its children were
-    chosen from: [len(tree), V] probabilities, zero in the rows of leaves.
+    One call of `log_probs` per level.
     """
     growths = [_Growth([root]) for root in roots]
-    laws: list[Tensor] = []
     width = 1 if shape == "chain" else WIDTH
     while len(growths[0].tokens) < num_nodes:
         laws = log_probs([growth.tree() for growth in growths])
         for growth, law in zip(growths, laws, strict=True):
             growth.expand(law, width, num_nodes)
-    trees = [growth.tree() for growth in growths]
-    return trees, [_pad(law.exp(), len(tree)) for law, tree in zip(laws, trees, strict=False)]
-
-
-def _pad(law: Tensor, num_rows: int) -> Tensor:
-    return torch.cat((law, law.new_zeros(num_rows - law.shape[0], law.shape[1])))
+    return [growth.tree() for growth in growths]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.forward import node_log_probs
 from treeattn.decoder.model import Model
@@ -20,32 +21,49 @@ class LayerSkip:
 
     The KV those layers hold of committed tokens is what the draft would compute. Draft nodes lie
     in the slots reserved behind them, where the verify pass then writes all layers anew.
-    draft_probs: request id -> [nodes, V], the laws of the last proposal's children.
     """
 
     def __init__(self, model: Model, cache: PagedCache, num_layers: int | None = None) -> None:
         self._model = model
         self._cache = cache
         self._num_layers = num_layers or max(1, model.config.num_layers // 2)
-        self.draft_probs: dict[int, Tensor] = {}
 
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
-        seqs = [request.seq for request in requests]
-        trees, laws = grow_trees(
-            [request.tokens[-1] for request in requests],
-            num_nodes,
-            shape,
-            lambda trees: node_log_probs(
-                self._model, self._cache, trees, seqs, num_layers=self._num_layers
-            ),
-        )
-        self.draft_probs = dict(zip(seqs, laws, strict=False))
-        return [*trees]
+        return [
+            *grow_trees(
+                [request.tokens[-1] for request in requests],
+                num_nodes,
+                shape,
+                lambda trees: self._log_probs([request.seq for request in requests], trees),
+            )
+        ]
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        drawn = [plant(request, num_nodes, shape, draws, temperature) for request in requests]
+        seq_of = {tree: request.seq for tree, request in zip(drawn, requests, strict=True)}
+
+        def at_frontier(growing: list[DrawnTree]) -> list[Tensor]:
+            laws = self._log_probs([seq_of[t] for t in growing], [t.tree() for t in growing])
+            return [law[tree.frontier] for law, tree in zip(laws, growing, strict=True)]
+
+        grow(drawn, at_frontier)
+        return [tree.tree().dfs() for tree in drawn], DraftLaws([tree.laws() for tree in drawn])
+
+    def _log_probs(self, seqs: Sequence[int], trees: Sequence[DraftTree]) -> list[Tensor]:
+        return node_log_probs(self._model, self._cache, trees, seqs, num_layers=self._num_layers)
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass
 
     def release(self, request: Request) -> None:
-        self.draft_probs.pop(request.seq, None)
+        pass

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees whose tokens are drawn from the drafter's law, for the rules that correct for that law."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from treeattn.decoder.request import Request
+from treeattn.tree import DraftTree
+
+# How likely the first, second, ... sibling is assumed to be the accepted one: it decides the shape
+# of a drawn tree, which must not depend on the tokens drawn.
+ACCEPTANCE = (0.6, 0.2, 0.1, 0.05)
+MAX_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class DraftLaws:
+    """What the children of drawn trees were drawn from, after the drafter's temperature.
+
+    probs: per request [nodes, Vq], row i for the children of node i of the tree as it was drawn,
+    or None for a request without a draft. ids: [Vq] int64, the target's id of each column; None
+    when it is the column.
+    """
+
+    probs: list[Tensor | None]
+    ids: Tensor | None = None
+
+
+@lru_cache(maxsize=64)
+def drawn_shape(num_nodes: int, shape: str, levels: int) -> tuple[int, ...]:
+    """Number of children of each node, level by level: the best tree under ACCEPTANCE.
+
+    shape: "chain" or "tree". levels: the most below the root.
+    """
+    if shape == "chain":
+        length = min(num_nodes, levels + 1)
+        return (*(1 for _ in range(length - 1)), 0)
+    # Nodes by the chance that their whole path is accepted; a path is its ranks.
+    chosen: list[tuple[int, ...]] = []
+    heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
+    while heap and len(chosen) < num_nodes:
+        chance, path = heapq.heappop(heap)
+        chosen.append(path)
+        if path and path[-1] + 1 < len(ACCEPTANCE):
+            rank = path[-1]
+            ratio = ACCEPTANCE[rank + 1] / ACCEPTANCE[rank]
+            heapq.heappush(heap, (chance * ratio, (*path[:-1], rank + 1)))
+        if len(path) < levels:
+            heapq.heappush(heap, (chance * ACCEPTANCE[0], (*path, 0)))
+    chosen.sort(key=lambda path: (len(path), path))
+    counts = dict.fromkeys(chosen, 0)
+    for path in chosen[1:]:
+        counts[path[:-1]] += 1
+    return tuple(counts.values())
+
+
+class DrawnTree:
+    """A tree on its way, a level per call of `expand`; several can grow abreast.
+
+    frontier: the nodes of `tree()` whose laws `expand` wants next; empty when the tree is done.
+    draws: "iid", or "swor" (without replacement, in order). A node whose law has fewer tokens than
+    its children under "swor" gets fewer children.
+    """
+
+    def __init__(
+        self,
+        root_token: int,
+        child_counts: Sequence[int],
+        *,
+        draws: str,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> None:
+        self._draws = draws
+        self._temperature = temperature
+        self._generator = generator
+        self._planned = list(child_counts)  # of the nodes of the shape, level by level
+        self._place = [0]  # of each node of `tree()` in the shape
+        self._tokens = [root_token]
+        self._parents = [-1]
+        self._laws: dict[int, Tensor] = {}
+        self.frontier = [0] if child_counts and child_counts[0] > 0 else []
+
+    def tree(self) -> DraftTree:
+        """The nodes so far; a later tree appends to it."""
+        return DraftTree(self._tokens, self._parents, draws=self._draws)
+
+    def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
+        """Draw the children of the frontier; log_probs: [len(frontier), Vq], a row per node.
+
+        token_ids: [Vq], the token that each column stands for; by default its index.
+        """
+        laws = torch.log_softmax(log_probs.float().cpu() / self._temperature, -1)
+        first = len(self._tokens)
+        for node, law in zip(self.frontier, laws, strict=True):
+            self._laws[node] = law.exp()
+            place = self._place[node]
+            first_child = 1 + sum(self._planned[:place])
+            for rank, column in enumerate(self._draw(law, self._planned[place])):
+                self._tokens.append(column if token_ids is None else token_ids[column])
+                self._parents.append(node)
+                self._place.append(first_child + rank)
+        self.frontier = [
+            node for node in range(first, len(self._tokens)) if self._planned[self._place[node]] > 0
+        ]
+
+    def laws(self) -> Tensor | None:
+        """[nodes, Vq], zero in the rows of leaves; None for a tree that drew nothing."""
+        if not self._laws:
+            return None
+        some = next(iter(self._laws.values()))
+        rows = some.new_zeros(len(self._tokens), len(some))
+        for node, law in self._laws.items():
+            rows[node] = law
+        return rows
+
+    def _draw(self, law: Tensor, count: int) -> list[int]:
+        """Columns, in the order in which they were drawn."""
+        if self._draws == "iid":
+            columns = torch.multinomial(
+                law.exp(), count, replacement=True, generator=self._generator
+            )
+            return [int(column) for column in columns]
+        # The order of log q + Gumbel noise is that of drawing one after the other (Gumbel top-k).
+        noise = torch.empty_like(law).exponential_(generator=self._generator).log()
+        drawn = (law - noise).topk(min(count, len(law)))
+        return [
+            int(column)
+            for key, column in zip(drawn.values, drawn.indices, strict=True)
+            if key > -float("inf")
+        ]
+
+
+# The drafter's law at the frontier of every tree: [len(frontier), Vq] log probs per tree.
+FrontierLogProbs = Callable[[list[DrawnTree]], list[Tensor]]
+
+
+def plant(
+    request: Request, num_nodes: int, shape: str, draws: str, temperature: float
+) -> DrawnTree:
+    """A drawn tree that has its root only; its numbers are its own for every request and step."""
+    most = MAX_LEVELS if shape == "tree" else num_nodes - 1
+    levels = max(0, min(most, request.room - 1))  # the last token is the target's
+    mixed = (request.seed * 0x9E3779B97F4A7C15 + len(request.tokens) * 0xD1B54A32D192ED03) % 2**63
+    return DrawnTree(
+        request.tokens[-1],
+        drawn_shape(num_nodes, shape, levels),
+        draws=draws,
+        temperature=temperature,
+        generator=torch.Generator().manual_seed(mixed),
+    )
+
+
+def grow(drawn: Sequence[DrawnTree], log_probs: FrontierLogProbs) -> None:
+    """Grow all trees to their end, one call of `log_probs` per level."""
+    while unfinished := [tree for tree in drawn if tree.frontier]:
+        for tree, law in zip(unfinished, log_probs(unfinished), strict=True):
+            tree.expand(law)

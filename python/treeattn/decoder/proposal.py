@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step verifies: the drafter's trees, fitted to the budget, and the laws they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treeattn.decoder.drafters.base import Drafter, DrawsTokens
+from treeattn.decoder.drafters.drawn import DraftLaws
+from treeattn.decoder.request import Request
+from treeattn.decoder.sampling import Sampling
+from treeattn.tree import DraftTree
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One tree per request; `laws` when the acceptance rule reads them."""
+
+    trees: list[DraftTree]
+    laws: DraftLaws | None = None
+
+
+def propose(
+    drafter: Drafter,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    num_nodes: int,
+    shape: str,
+) -> Proposal:
+    """Likeliest trees, or drawn ones where the rule corrects for the law of the draft."""
+    laws = None
+    if sampling.draws is None:
+        trees = drafter.propose(requests, num_nodes, shape)
+    else:
+        assert isinstance(drafter, DrawsTokens)
+        trees, laws = drafter.draw(
+            requests, num_nodes, shape, draws=sampling.draws, temperature=sampling.temperature
+        )
+    fitted = [_fit(tree, request, num_nodes) for tree, request in zip(trees, requests, strict=True)]
+    return Proposal(fitted, laws)
+
+
+def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
+    """Cut a draft to the budget, and to the depth whose next token is the last that fits."""
+    if tree is None or len(tree) == 0:
+        return DraftTree.chain(request.tokens[-1:])
+    if tree.tokens[0] != request.tokens[-1]:
+        raise ValueError(
+            f"a draft's root must be the last token of its request, {request.tokens[-1]}, "
+            f"got {tree.tokens[0]}"
+        )
+    fits = (tree.depths < request.room) & (np.arange(len(tree)) < num_nodes)
+    return tree if fits.all() else tree.keep(fits)
