@@ -24,7 +24,9 @@ def prefill(model: Model, cache: PagedCache, seq: int, tokens: Sequence[int], st
     stop = min(start + PREFILL_CHUNK, len(tokens))
     batch = pack([DraftTree.chain(tokens[start:stop])], device=cache.k.device)
     plan = cache.plan(batch, [seq], [start])
-    return model.hidden(batch.tokens, plan, cache.k, cache.v)
+    no_rows = batch.tokens.new_empty(0)
+    _, hidden = model.forward(batch.tokens, plan, cache.k, cache.v, rows=no_rows)
+    return hidden
 
 
 def node_log_probs(

@@ -40,27 +40,13 @@ class Model:
         rows: Tensor | None = None,
         num_layers: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(logits [M, V], the hidden states they come from [M, hidden]); arguments of `hidden`."""
-        h = self.hidden(tokens, plan, k_caches, v_caches, rows=rows, num_layers=num_layers)
-        return self.head(h), h
-
-    def hidden(
-        self,
-        tokens: Tensor,
-        plan: TreePlan,
-        k_caches: Tensor,
-        v_caches: Tensor,
-        *,
-        rows: Tensor | None = None,
-        num_layers: int | None = None,
-    ) -> Tensor:
         """Run the nodes of a plan; writes their KV to `plan.slot_mapping`.
 
         tokens: [N] int64; ids outside the vocabulary are padding. k_caches, v_caches: [L,
-        num_blocks, block_size, num_kv_heads, head_dim]. rows: [M] int64 nodes that are asked for
+        num_blocks, block_size, num_kv_heads, head_dim]. rows: [M] int64 nodes that need logits
         (default: all). num_layers: stop after that many layers (early exit).
 
-        Returns the hidden states after the last norm, [M, hidden].
+        Returns (logits [M, V], the hidden states of all nodes after the last norm [N, hidden]).
         """
         cfg = self.config
         num_nodes = tokens.shape[0]
@@ -73,8 +59,8 @@ class Model:
             write_kv(k, v, k_caches[i], v_caches[i], plan.slot_mapping)
             tree_attention(q, k_caches[i], v_caches[i], plan, window=layer.window, out=out)
             h = layer.finish(h, attended, cfg)
-        h = h[:num_nodes] if rows is None else h.index_select(0, rows)
-        return rms_norm(h, self.norm, cfg)
+        h = rms_norm(h[:num_nodes], self.norm, cfg)
+        return self.head(h if rows is None else h.index_select(0, rows)), h
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[N, hidden]; tokens: [N] int64, padding included."""
