@@ -133,31 +133,31 @@ def test_laws_are_those_of_the_children(draws: str) -> None:
 # Decoding.
 
 
-def with_layer_skip(folder: Path) -> tuple[Decoder, Drafter]:
+def with_layer_skip(folder: Path) -> tuple[Decoder, Drafter, float]:
     decoder = tiny_decoder(num_blocks=2048)
-    return decoder, layer_skip(decoder)
+    return decoder, layer_skip(decoder), 0.5
 
 
-def with_draft_model(folder: Path) -> tuple[Decoder, Drafter]:
+def with_draft_model(folder: Path) -> tuple[Decoder, Drafter, float]:
     decoder = tiny_decoder(num_blocks=2048, tokenizer=char_tokenizer())
     draft = tiny_decoder(seed=1, tokenizer=char_tokenizer())
-    return decoder, draft.as_drafter_for(decoder, num_blocks=2048)
+    return decoder, draft.as_drafter_for(decoder, num_blocks=2048), 0.5
 
 
-def with_draft_head(folder: Path) -> tuple[Decoder, Drafter]:
+def with_draft_head(folder: Path) -> tuple[Decoder, Drafter, float]:
     decoder = related_decoder(num_blocks=2048)
     head = save_head(folder / "head", related_weights()[1])
-    return decoder, decoder.load_draft_head(head, num_blocks=2048)
+    return decoder, decoder.load_draft_head(head, num_blocks=2048), 2.0
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("make", [with_layer_skip, with_draft_model, with_draft_head])
 def test_the_tokens_have_the_target_s_law(
-    rule: str, make: Callable[[Path], tuple[Decoder, Drafter]], tmp_path: Path
+    rule: str, make: Callable[[Path], tuple[Decoder, Drafter, float]], tmp_path: Path
 ) -> None:
     """Chi-square of the first two tokens over many seeds against plain probabilities."""
-    decoder, drafter = make(tmp_path)
-    num_requests, temperature = 600, 0.5
+    decoder, drafter, temperature = make(tmp_path)
+    num_requests = 600
     seen: Counter[tuple[int, ...]] = Counter()
     accepted = 0
     for batch in range(4):
