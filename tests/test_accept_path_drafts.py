@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from support.rules import CALLS, FOR_TREES, WITH_DRAFTS, problem, shape
 from treeattn import reference
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
@@ -50,10 +50,15 @@ def test_there_are_10000_requests() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_against_the_oracle(case: Case, device: str) -> None:
-    rng = random.Random(str(case))
+def test_against_the_oracle(
+    case: Case, request: pytest.FixtureRequest, machine: str, device: str
+) -> None:
+    """The emulator is slow; its three orders see other requests."""
+    variant = request.node.callspec.params["machine"]
+    rng = random.Random(str(case) + ("" if machine == "cpu" else variant))
+    num_requests = case.num_requests if machine != "simt" else -(-case.num_requests // 10)
     undecided = 0
-    for repeat in range(case.num_requests // BATCH):
+    for repeat in range(-(-num_requests // BATCH)):
         x = random_call(rng, case.name, case.vocab_size, case.dtype, BATCH)
         given = x.logits, x.tokens, x.plan
         options = x.options
@@ -63,7 +68,7 @@ def test_against_the_oracle(case: Case, device: str) -> None:
             if found := differences(got, want, b):
                 assert is_nearby(got, b, *given, options), (repeat, b, found)
                 undecided += 1
-    assert undecided <= max(1, UNDECIDED * case.num_requests)
+    assert undecided <= max(1, UNDECIDED * num_requests)
 
 
 def called(name: str, x: dict[str, Any], device: str = "cpu", **options: Any) -> AcceptedPath:
@@ -130,6 +135,18 @@ def test_counts() -> None:
     assert narrow.tolist() == [[[2]], [[1]]]
 
 
+def test_counts_of_a_wide_tree() -> None:
+    """Ranks go on beyond what one look at the tree covers."""
+    num_nodes, taken = 1400, 1200
+    plan = plan_of([[-1, *[0] * (num_nodes - 1)]])
+    logits = torch.full((num_nodes, num_nodes), -torch.inf)
+    logits[:, taken] = 0.0
+    counts = torch.zeros(2, 1, num_nodes + 5, dtype=torch.int64)
+    accept_path(logits, torch.arange(num_nodes), plan, counts=counts)
+    assert counts[0, 0].tolist() == [1] * (num_nodes - 1) + [0] * 6
+    assert counts[1, 0].nonzero().tolist() == [[taken - 1]]
+
+
 @pytest.mark.parametrize("name", [*CALLS, "target", "greedy"])
 def test_counts_equal_the_oracles(name: str) -> None:
     rng = random.Random(name)
@@ -165,30 +182,3 @@ def test_a_plan_that_was_cut_short_of_the_tree(name: str) -> None:
         want = called(name, cut, plan=plan_of([moved], max_depth=1), **options)
         for field in ("emitted", "status", "next_tokens", "num_accepted"):
             assert torch.equal(getattr(short, field), getattr(want, field))
-
-
-@pytest.mark.parametrize("name", FOR_TREES)
-def test_time_goes_by_the_rows_that_are_read(name: str) -> None:
-    """A star whose first child is accepted costs two rows, however many children there are.
-
-    To read all rows of the larger star would take 64 times as long.
-    """
-    vocab_size = 32_000
-
-    def seconds(num_nodes: int) -> float:
-        plan = plan_of([[-1] + [0] * (num_nodes - 1)])
-        logits = torch.zeros(num_nodes, vocab_size)
-        draft = torch.full((1, vocab_size), 1 / vocab_size)
-        rows = torch.zeros(num_nodes, dtype=torch.int32)
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            got = accept_path(
-                logits, torch.arange(num_nodes), plan, draft_probs=draft, draft_rows=rows,
-                uniforms=torch.zeros(num_nodes, 2), **CALLS[name],
-            )  # fmt: skip
-            times.append(time.perf_counter() - start)
-            assert got.path.tolist() == [[0, 1]]
-        return min(times)
-
-    assert seconds(1024) < 8 * seconds(16)

@@ -25,6 +25,7 @@ _ATTEND = "tests/test_tree_attention.py -k 'simt and test_tree_attention and ({}
 _WORK = "tests/test_attention_work.py -k '{}'"
 _PLAN = "tests/test_plan_tree.py -k 'simt and ({})'"
 _ACCEPT = "tests/test_accept_path.py -k 'simt and {}'"
+_TRIALS = "tests/test_accept_path_drafts.py -k 'simt and {}'"
 _REMAP = "tests/test_remap_kv.py -k 'simt and {}'"
 _WIDE = "tests/faults/test_a10_wide_offsets.py -k 'simt and {}'"
 
@@ -253,10 +254,67 @@ FAULTS = [
     ),
     _fault(
         "accept.int32_row_offset",
-        "accept_path/kernel.cuh",
+        "accept_path/row.cuh",
         "row_idx * p.stride_logits,",
         "static_cast<int>(row_idx * p.stride_logits),",
         _WIDE.format("logits"),
+    ),
+    _fault(
+        "accept.states_read_before_they_have_changed",
+        "accept_path/trial_rows.cuh",
+        "    if (threadIdx.x == 0) f();\n    __syncthreads();  // the states have changed\n",
+        "    if (threadIdx.x == 0) f();\n",
+        _TRIALS.format("traversal_iid_33_float32"),
+    ),
+    _fault(
+        "accept.states_changed_while_they_are_read",
+        "accept_path/trial_rows.cuh",
+        "    __syncthreads();  // all threads are done with the states as they were\n"
+        "    if (threadIdx.x == 0) f();\n",
+        "    if (threadIdx.x == 0) f();\n",
+        _TRIALS.format("traversal_iid_33_float32"),
+    ),
+    _fault(
+        "accept.segments_summed_before_they_are_complete",
+        "accept_path/residual.cuh",
+        "    __syncthreads();  // segment sums are complete\n",
+        "",
+        _TRIALS.format("swor_1000_float32"),
+    ),
+    _fault(
+        "accept.no_token_leaves_the_draft",
+        "accept_path/residual.cuh",
+        "if (loses && weight > 0 && !was_tried(leader, id)) left += weight;",
+        "if (loses && weight > 0) left += weight;",
+        _TRIALS.format("swor_5_float32"),
+    ),
+    _fault(
+        "accept.residual_of_a_masked_id",
+        "accept_path/residual.cuh",
+        "    return allowed ? kept.weight",
+        "    return true ? kept.weight",
+        "tests/faults/test_a26_trials.py -k 'simt and only_allowed'",
+    ),
+    _fault(
+        "accept.a_bad_draft_row_is_used",
+        "accept_path/draft_row.cuh",
+        "    if (highest == kBad) return false;\n",
+        "",
+        "tests/faults/test_a05_trial_rows.py -k 'simt and bad_draft_rows'",
+    ),
+    _fault(
+        "accept.draft_ids_of_the_last_call",
+        "accept_path/columns.cuh",
+        "  if (id < vocab_size) store_global(columns + id, -1);\n",
+        "",
+        "tests/test_accept_path_drafts.py -k 'simt and reduced'",
+    ),
+    _fault(
+        "accept.counts_ranks_from_each_512_nodes_on",
+        "accept_path/counts.cuh",
+        "      rank += children.total;\n",
+        "",
+        "tests/test_accept_path_drafts.py -k 'simt and counts_of_a_wide_tree'",
     ),
     # ---- remap_kv ----
     _fault(

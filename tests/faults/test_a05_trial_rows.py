@@ -11,6 +11,7 @@ from support.acceptance import INTEGER_FIELDS, plan_of
 from support.rules import CALLS, WITH_DRAFTS
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 VOCAB, CHAIN = 1000, [-1, 0, 1]

@@ -9,6 +9,7 @@ from support.acceptance import one_hot_logits, plan_of
 from support.rules import CALLS, WITH_DRAFTS
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 BELOW_ONE = 1 - 2.0**-24

@@ -13,6 +13,7 @@ from support.rules import CALLS
 from torch import Tensor
 from treeattn.reference import rules
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 ONE_NODE: list[tuple[str, Any]] = [

@@ -11,6 +11,7 @@ from support.acceptance import INTEGER_FIELDS, plan_of
 from support.rules import CALLS, WITH_DRAFTS, problem, shape
 from treeattn.ops import accept_path
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 

@@ -12,6 +12,7 @@ from support.rules import CALLS, WITH_DRAFTS
 from torch import Tensor
 from treeattn.ops import AcceptedPath, accept_path
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 VOCAB, EOS = 40, 39

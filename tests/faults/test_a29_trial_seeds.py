@@ -12,6 +12,7 @@ from support.rules import CALLS, FOR_TREES, problem, shape
 from treeattn.ops import accept_path
 from treeattn.reference.randomness import BONUS, COIN, RESIDUAL, philox
 
+MACHINES = "all"
 pytestmark = pytest.mark.usefixtures("machine")
 
 

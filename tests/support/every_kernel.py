@@ -37,6 +37,7 @@ def run() -> None:
         for rows in (ALL_ROWS, WALK):
             accept_path(dtype, rows, "greedy")
             accept_path(dtype, rows, "target")
+        accept_by_trials(dtype)
         for head_dim in HEAD_DIMS:
             for pool_dtype in (dtype, FP8):
                 for window in (None, 8):
@@ -70,6 +71,15 @@ def accept_path(dtype: torch.dtype, num_rows: int, rule: str) -> None:
         return_logprobs=True,
         **sampling,
     )
+
+
+def accept_by_trials(dtype: torch.dtype) -> None:
+    logits, draft = torch.zeros(2, VOCAB_SIZE, dtype=dtype), torch.full((2, 8), 1 / 8)
+    treeattn.accept_path(
+        logits, torch.tensor([0, 1]), plan_of([[-1, 0]]), rule="multistep", seeds=0,
+        draft_probs=draft, draft_ids=torch.arange(8),
+        counts=torch.zeros(2, 1, 1, dtype=torch.int64),
+    )  # fmt: skip
 
 
 def tree_attention(

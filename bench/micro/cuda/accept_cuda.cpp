@@ -196,7 +196,7 @@ Row measure_case(const AcceptCase& c, const Budget& budget, const DeviceCeilings
   std::vector<AcceptPathParams> params;
   const Elements none(c.dtype, 0);
   int32_t* const workspace =
-      c.lazy ? nullptr : mirror.room<int32_t>(cuda::accept_path_workspace_size(c.total_nodes()));
+      c.lazy ? nullptr : mirror.room<int32_t>(int64_t{cuda::kStepInts} * c.total_nodes());
   for (int set = 0; set < c.num_sets(); ++set) {
     const int64_t first = int64_t{set} * c.rows_read();
     AcceptBatch batch = trees_with_walks(c, row_tokens, first, visited, random);

@@ -9,11 +9,12 @@ enum class Counter : int {
   kMaskedTiles,  // of those, tiles that ran mask code
   kRowsRead,     // rows of logits read
   kDraftRowsRead,
-  kRowsMoved,    // KV rows copied, per plane
+  kRowsMoved,  // KV rows copied, per plane
   kNumCounters,
 };
 
-inline constexpr const char* kCounterNames[] = {"tiles", "masked_tiles", "rows_read", "draft_rows_read", "rows_moved"};
+inline constexpr const char* kCounterNames[] = {"tiles", "masked_tiles", "rows_read",
+                                                "draft_rows_read", "rows_moved"};
 static_assert(sizeof(kCounterNames) / sizeof(kCounterNames[0]) ==
               static_cast<int>(Counter::kNumCounters));
 
