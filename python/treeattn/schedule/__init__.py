@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tokens to draft, and in what shape of tree."""
 
+from treeattn.schedule.best_first import best_first_tree
 from treeattn.schedule.merge import merge_trees
+from treeattn.schedule.shapes import sequoia_tree, static_tree
 
-__all__ = ["merge_trees"]
+__all__ = ["best_first_tree", "merge_trees", "sequoia_tree", "static_tree"]
