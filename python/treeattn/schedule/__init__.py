@@ -2,13 +2,18 @@
 """Which tokens to draft, and in what shape of tree."""
 
 from treeattn.schedule.best_first import best_first_tree
+from treeattn.schedule.budget import BatchPlan, choose_batch
+from treeattn.schedule.choose import choose
 from treeattn.schedule.merge import merge_trees
 from treeattn.schedule.prune import prune
 from treeattn.schedule.shapes import sequoia_tree, static_tree
 from treeattn.schedule.specinfer import specinfer
 
 __all__ = [
+    "BatchPlan",
     "best_first_tree",
+    "choose",
+    "choose_batch",
     "merge_trees",
     "prune",
     "sequoia_tree",
