@@ -7,7 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from treeattn.schedule import merge_trees
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from treeattn.schedule import merge_trees, specinfer
 from treeattn.tree import DraftTree
 
 
@@ -61,6 +64,36 @@ def test_merge_of_random_trees(seed: int) -> None:
         ]
         siblings = [int(merged.tokens[child]) for child in merged.children(node)]
         assert siblings == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=4),
+    expansion=st.lists(st.integers(1, 3), max_size=3),
+    sample=st.booleans(),
+)
+def test_drafters_keep_their_paths_and_multiplicity(
+    seeds: list[int], expansion: list[int], sample: bool
+) -> None:
+    """Two to four SpecInfer trees over few tokens, so that drafters agree and repeat themselves."""
+    laws = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]).log()
+    trees = [
+        specinfer(
+            lambda tree, nodes, law=laws[i % 2]: law.expand(len(nodes), 3),
+            7,
+            expansion=expansion,
+            sample=sample,
+            seed=seed,
+        )
+        for i, seed in enumerate(seeds)
+    ]
+    merged = merge_trees(trees)
+    proposals = Counter(token_path(t, i) for t in trees for i in range(1, len(t)))
+    assert Counter(token_path(merged, i) for i in range(1, len(merged))) == proposals
+    paths_with_children = [token_path(merged, i) for i in set(merged.parents[1:].tolist())]
+    assert len(set(paths_with_children)) == len(paths_with_children)
+    assert merged.draws == ("iid" if sample else "deterministic")
+    assert (merged.draft_rows is not None) == sample
 
 
 def test_sibling_order_is_tree_by_tree() -> None:

@@ -57,7 +57,7 @@ LAYERS = {
 # Python: a module may import ours from its own row and the rows above it.
 PYTHON_ROWS = (
     ("_library", "_gpus", "_namespace", "_C", "_host", "_cuda", "draw"),
-    ("plan", "accept", "ops", "tree", "sampling", "kv_cache"),
+    ("plan", "accept", "ops", "tree", "sampling", "kv_cache", "cost"),
     ("schedule", "reference", "_selftest", "doctor"),
     ("decoder", "adapters"),
     ("cli", "__main__"),

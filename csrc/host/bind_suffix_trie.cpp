@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include "host/bindings.h"
@@ -21,11 +20,6 @@ constexpr const char* kProposeDoc =
     "n <= num_nodes; node 0 is the root, order depth first, likeliest child first. The law after\n"
     "a context is that of its longest suffix that was continued before, of at least `min_match`\n"
     "tokens; paths less likely than `min_prob` are left out.";
-
-template <class T>
-py::array_t<T> as_array(const std::vector<T>& values) {
-  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
-}
 
 py::tuple propose(const SuffixTrie& trie, std::int64_t stream, std::int64_t num_nodes,
                   std::int64_t min_match, double min_prob) {

@@ -7,5 +7,6 @@ PYBIND11_MODULE(_host, m) {
   treeattn::host::bind_errors(m);
   treeattn::host::bind_block_pool(m);
   treeattn::host::bind_merge_trees(m);
+  treeattn::host::bind_schedule(m);
   treeattn::host::bind_suffix_trie(m);
 }

@@ -125,29 +125,6 @@ class Expansion {
   std::priority_queue<Candidate> queue_;
 };
 
-// Chosen nodes have their parents first and siblings by likelihood; only the order changes.
-Draft depth_first(const std::vector<Chosen>& chosen) {
-  constexpr std::int32_t kEnd = -1;
-  std::vector<std::int32_t> last_child(chosen.size(), kEnd);
-  std::vector<std::int32_t> previous_sibling(chosen.size(), kEnd);
-  for (std::size_t i = 1; i < chosen.size(); ++i) {
-    previous_sibling[i] = std::exchange(last_child[chosen[i].parent], static_cast<std::int32_t>(i));
-  }
-  Draft draft;
-  std::vector<std::int32_t> new_id(chosen.size());
-  std::vector<std::int32_t> stack = {0};
-  while (!stack.empty()) {
-    const std::int32_t i = stack.back();
-    stack.pop_back();
-    new_id[i] = static_cast<std::int32_t>(draft.tokens.size());
-    draft.tokens.push_back(chosen[i].token);
-    draft.parents.push_back(i == 0 ? -1 : new_id[chosen[i].parent]);
-    draft.log_probs.push_back(chosen[i].log_prob);
-    for (std::int32_t c = last_child[i]; c != kEnd; c = previous_sibling[c]) stack.push_back(c);
-  }
-  return draft;
-}
-
 }  // namespace
 
 SuffixTrie::SuffixTrie(std::int64_t max_depth, bool shared) : max_depth_(max_depth) {

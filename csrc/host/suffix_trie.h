@@ -8,15 +8,9 @@
 #include <vector>
 
 #include "host/counting_trie.h"
+#include "host/draft.h"
 
 namespace treeattn::host {
-
-// A draft tree in depth-first order, the likeliest child first; node 0 is the root.
-struct Draft {
-  std::vector<std::int64_t> tokens;
-  std::vector<std::int32_t> parents;
-  std::vector<double> log_probs;  // of the path from the root, 0 at the root
-};
 
 // Drafts by looking up how the end of a stream went on earlier: in the stream itself or, with
 // `shared`, in all streams. The law after a context is that of its longest suffix that was ever

@@ -17,7 +17,7 @@ from treeattn.plan import TreePlan, plan_tree
 from treeattn.tree import DraftTree, TreeBatch, pack
 
 if TYPE_CHECKING:
-    from treeattn import reference, schedule
+    from treeattn import cost, reference, schedule
     from treeattn.decoder import Decoder
     from treeattn.kv_cache import BlockPool, OutOfBlocks
 
@@ -30,6 +30,7 @@ __all__ = [
     "TreeBatch",
     "TreePlan",
     "accept_path",
+    "cost",
     "doctor",
     "merge_states",
     "pack",
@@ -47,7 +48,7 @@ _ON_DEMAND = {
     "OutOfBlocks": "treeattn.kv_cache",
     "Decoder": "treeattn.decoder",
 }
-_MODULES = ("reference", "schedule")
+_MODULES = ("cost", "reference", "schedule")
 
 
 def __getattr__(name: str) -> Any:

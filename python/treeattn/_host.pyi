@@ -52,3 +52,9 @@ def merge_trees(
     npt.NDArray[np.int32],
     npt.NDArray[np.int32],
 ]: ...
+def best_first(
+    log_probs: npt.NDArray[np.float32] | npt.NDArray[np.float64], num_nodes: int, root_token: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float64]]: ...
+def sequoia_tree(
+    p: Sequence[float], num_nodes: int, max_depth: int
+) -> tuple[npt.NDArray[np.int32], float]: ...

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropping the nodes of a tree that are not worth verifying."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from treeattn.tree import DraftTree
+
+
+def prune(
+    tree: DraftTree, *, min_prob: float | None = None, num_nodes: int | None = None
+) -> DraftTree:
+    """`tree` without its least likely nodes: their rows and slots are gone, so is their cost.
+
+    min_prob: keeps nodes whose path has at least this probability, exp(scores) >= min_prob.
+    num_nodes: keeps the best of `scores`, the root counted; ties go to the smaller index.
+    With both, what satisfies both; with neither, everything. The root always stays, the order too.
+    A node that scores above its parent (rounding) counts as its parent does, so none is orphaned.
+
+    `draws` becomes "pruned" unless it is "deterministic": choosing by the values that were drawn
+    biases the rejection rules, and "pruned" goes with greedy, target and typical only.
+    Raises ValueError without scores, for min_prob outside [0, 1], or for num_nodes < 1.
+    """
+    if min_prob is not None and not 0.0 <= min_prob <= 1.0:
+        raise ValueError(f"min_prob must be in [0, 1], got {min_prob}")
+    if num_nodes is not None and num_nodes < 1:
+        raise ValueError(f"num_nodes must be >= 1, the root counts; got {num_nodes}")
+    if len(tree) == 0 or (min_prob is None and num_nodes is None):
+        return tree
+    scores = path_scores(tree)
+    kept = np.ones(len(tree), dtype=np.bool_)
+    if min_prob is not None:
+        kept = np.exp(scores) >= min_prob
+        kept[0] = True
+    if num_nodes is not None:
+        kept &= _best(scores, num_nodes)
+    return drop(tree, kept)
+
+
+def path_scores(tree: DraftTree) -> npt.NDArray[np.float64]:
+    """[N]: the scores, none above its parent's; ValueError when the tree has none."""
+    if tree.scores is None:
+        raise ValueError("tree must have scores, the log probabilities of its paths; got None")
+    scores: npt.NDArray[np.float64] = tree.scores.copy()
+    scores[:1] = np.inf  # the root outranks all, whatever it scores
+    if (scores[1:] > scores[tree.parents[1:]]).any():
+        for node, parent in enumerate(tree.parents.tolist()[1:], start=1):
+            scores[node] = min(scores[node], scores[parent])
+    return scores
+
+
+def drop(tree: DraftTree, kept: npt.NDArray[np.bool_]) -> DraftTree:
+    """The nodes in `kept`, which was chosen by their scores."""
+    rest = tree.keep(kept)
+    if tree.draws == "deterministic":
+        return rest
+    return DraftTree(rest.tokens, rest.parents, rest.scores, "pruned")
+
+
+def _best(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.bool_]:
+    """A mask of the `count` best; ties go to the smaller index."""
+    if count >= len(scores):
+        return np.ones(len(scores), dtype=np.bool_)
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    mask: npt.NDArray[np.bool_] = scores > least
+    tied = np.flatnonzero(scores == least)
+    mask[tied[: count - np.count_nonzero(mask)]] = True
+    return mask
