@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Put faults into the CUDA kernels, one at a time, and see the emulator's tests catch each.
 
-    make simt-mutants                                  # all of tools/simt_faults.py
+    make simt-mutants                                  # all of tools/simt_faults
     python tools/simt_mutants.py --only accept.tie     # those whose names contain it
     python tools/simt_mutants.py --list
 
