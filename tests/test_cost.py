@@ -46,6 +46,7 @@ def test_what_is_no_time_was_not_measured(bad: float) -> None:
 def test_one_point_and_none() -> None:
     assert [Staircase({4: 7.0})(rows) for rows in (1, 4, 5)] == [7.0, 7.0, math.inf]
     assert Staircase({})(1) == math.inf
+    assert Staircase({}).along([1, 2], 128).tolist() == [math.inf, math.inf]
 
 
 @settings(max_examples=100, deadline=None)
@@ -63,6 +64,7 @@ def test_two_dimensions(points: dict[tuple[int, int], float]) -> None:
             expected = points[enough[0]] if enough else math.inf
             assert table(rows, context) == expected
             assert table.along([rows, rows], context).tolist() == [expected] * 2
+            assert table.along(rows, [context, context]).tolist() == [expected] * 2
 
 
 @pytest.mark.parametrize(

@@ -52,17 +52,17 @@ class Staircase:
     def __call__(self, *size: int) -> float:
         return float(self._grid[self._index(size)])
 
-    def along(self, sizes: IntLike, *rest: int) -> FloatArray:
-        """The cost at each of `sizes` of the first dimension, the other dimensions being `rest`."""
-        grid = np.moveaxis(self._grid, 0, -1)[self._index(rest, first=1)]
-        costs: FloatArray = grid[np.searchsorted(self._axes[0], np.asarray(sizes))]
+    def along(self, *sizes: int | IntLike) -> FloatArray:
+        """The costs at `sizes`, numbers or arrays, broadcast against each other."""
+        costs = np.empty(np.broadcast_shapes(*(np.shape(size) for size in sizes)))
+        costs[...] = self._grid[self._index(sizes)]  # a table without points has one cost for all
         return costs
 
-    def _index(self, size: Sequence[int], first: int = 0) -> tuple[int, ...]:
-        axes = self._axes[first:]
-        if len(size) != len(axes) and len(self._axes[0]) > 0:
-            raise ValueError(f"size must have {len(self._axes)} numbers, got {first + len(size)}")
-        return tuple(int(np.searchsorted(axis, x)) for axis, x in zip(axes, size, strict=False))
+    def _index(self, sizes: Sequence[int | IntLike]) -> tuple[npt.NDArray[np.intp], ...]:
+        if len(sizes) != len(self._axes) and len(self._axes[0]) > 0:
+            raise ValueError(f"size must have {len(self._axes)} numbers, got {len(sizes)}")
+        pairs = zip(self._axes, sizes, strict=False)
+        return tuple(np.searchsorted(axis, np.asarray(size)) for axis, size in pairs)
 
 
 def is_time(ms: float) -> bool:

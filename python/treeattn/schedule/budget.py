@@ -69,7 +69,7 @@ def choose_batch(
     best_tokens, best_ms, best_rate = 0.0, 0.0, -1.0
     for nodes in batch.orders():
         nodes = nodes[: most_rows - batch.num_requests]
-        tokens = batch.num_requests + np.cumsum([0.0, *batch.probs[nodes]])
+        tokens = batch.num_requests + np.cumsum(np.concatenate(([0.0], batch.probs[nodes])))
         ms = verify_ms[: len(tokens)] + _draft_ms(costs, batch, nodes)
         rates = tokens / ms
         count = int(rates.argmax())
@@ -141,8 +141,9 @@ class _Batch:
 
     def widths(self, nodes: Indices, level: int) -> Indices:
         """Of each prefix of `nodes`: how many nodes have a child in it at depth `level`."""
-        asked: Indices = np.cumsum([0, *(self._first[nodes] & (self.depths[nodes] == level))])
-        return asked
+        asks = self._first[nodes] & (self.depths[nodes] == level)
+        widths: Indices = np.cumsum(np.concatenate(([False], asks)))
+        return widths
 
     def kept(self, nodes: Indices) -> Iterator[DraftTree | None]:
         """Each request's tree of its root and its part of `nodes`."""
@@ -169,6 +170,7 @@ def _draft_ms(costs: StepCosts, batch: _Batch, nodes: Indices) -> FloatArray:
         return total
     for level in range(1, int(batch.depths[nodes].max()) + 1):
         widths = batch.widths(nodes, level)
-        by_width = [0.0, *(costs.draft(level, width) for width in range(1, int(widths[-1]) + 1))]
-        total += np.array(by_width)[widths]
+        by_width = costs.draft.along(level, np.arange(widths[-1] + 1))
+        by_width[0] = 0.0  # nobody is asked
+        total += by_width[widths]
     return total
