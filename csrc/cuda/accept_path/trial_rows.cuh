@@ -10,7 +10,8 @@ namespace treeattn::cuda {
 
 // One request as the rules of treeattn/accept_rules.h see it. All threads of a CTA of kRowThreads
 // run a rule together and get the same numbers: a node's state lies in global memory, is changed by
-// one thread between two barriers, and read by all.
+// one thread between two barriers, and read by all. What passes over a row is no part of the rules'
+// code, each of which would else have its own copy.
 template <class T>
 struct TrialRows {
   const AcceptPathParams& p;
@@ -65,7 +66,7 @@ struct TrialRows {
     return child;
   }
   // A plan may have been cut short of the tree.
-  __device__ int child_after(int node, int after) {
+  __device__ __noinline__ int child_after(int node, int after) {
     if (depth(node) >= p.max_depth) return -1;
     return find_child_if(p, tree, node, after, &s.control()->child, [](int64_t) { return true; });
   }
@@ -79,7 +80,7 @@ struct TrialRows {
 
   __device__ bool has_target(int node) const { return nodes[node].has_target; }
   __device__ Status read_target(int node) { return has_target(node) ? kOk : find_target(node); }
-  __device__ Status find_target(int node) {
+  __device__ __noinline__ Status find_target(int node) {
     if (threadIdx.x == 0) count(Counter::kRowsRead);
     TargetLaw law;
     const auto status = static_cast<Status>(find_law(row(node), s, sampling, law, prefix));
@@ -94,7 +95,7 @@ struct TrialRows {
     return kOk;
   }
 
-  __device__ Status read_draft(int child) {
+  __device__ __noinline__ Status read_draft(int child) {
     const int above = parent(child), row = draft_row(child);
     for (int i = nodes[above].first_leader; i >= 0; i = nodes[i].next_leader) {
       if (draft_row(i) != row) continue;
@@ -112,8 +113,8 @@ struct TrialRows {
     const DraftLaw& law = nodes[nodes[child].leader].draft;
     return draft_scale(nodes, child) * draft(child).weight(law, static_cast<int>(token(child)));
   }
-  __device__ bool can_be_drawn(int child) const { return draft_chance(child) > 0; }
-  __device__ double ratio(int child) const {
+  __device__ __noinline__ bool can_be_drawn(int child) const { return draft_chance(child) > 0; }
+  __device__ __noinline__ double ratio(int child) const {
     return residual(parent(child)).law_at(static_cast<int>(token(child))) / draft_chance(child);
   }
 
@@ -122,7 +123,7 @@ struct TrialRows {
                        {.node = node, .child = child, .reach = reach});
   }
 
-  __device__ double reject(int child, double reach) {
+  __device__ __noinline__ double reject(int child, double reach) {
     const int node = parent(child);
     const Residual<T> rest = residual(node, child, reach);
     const ResidualMass mass = rest.sum(s);
@@ -149,7 +150,7 @@ struct TrialRows {
     return coin_at(p, request, tree.start + node, ordinal);
   }
 
-  __device__ int draw(int node, RandomPurpose purpose) {
+  __device__ __noinline__ int draw(int node, RandomPurpose purpose) {
     const double uniform = uniform_at(p, request, tree.start + node, purpose);
     if (has_residual(nodes, node)) {
       const Residual<T> rest = residual(node);
@@ -166,7 +167,7 @@ struct TrialRows {
     change([&] { nodes[node].score = score; });
   }
   __device__ bool samples() const { return p.seeds.data != nullptr || p.uniforms != nullptr; }
-  __device__ Outcome greedy(int node) {
+  __device__ __noinline__ Outcome greedy(int node) {
     if (threadIdx.x == 0) count(Counter::kRowsRead);
     found = -1;
     const Choice choice = cuda::greedy(row(node), s);

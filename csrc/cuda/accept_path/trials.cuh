@@ -35,9 +35,9 @@ template <class Rows>
 __device__ Outcome run_rule(const AcceptPathParams& p, Rows& rows) {
   switch (p.rule) {
     case AcceptRule::kBlock:
-      return verify_leaves(rows, CoinOrder::kDepth);
     case AcceptRule::kTraversal:
-      return verify_leaves(rows, CoinOrder::kTrial);
+      return verify_leaves(rows,
+                           p.rule == AcceptRule::kBlock ? CoinOrder::kDepth : CoinOrder::kTrial);
     case AcceptRule::kTypical:
       return accept_typical(rows, p.typical_epsilon, p.typical_delta);
     default:
@@ -47,8 +47,8 @@ __device__ Outcome run_rule(const AcceptPathParams& p, Rows& rows) {
 
 // Log probabilities of the token after one node of the accepted path. Called by all threads.
 template <class T>
-__device__ void store_log_probs(const AcceptPathParams& p, const RowShared& s, TrialRows<T>& rows,
-                                int node, int64_t at, int token) {
+__device__ __noinline__ void store_log_probs(const AcceptPathParams& p, const RowShared& s,
+                                             TrialRows<T>& rows, int node, int64_t at, int token) {
   if (p.processed_logprobs != nullptr) {
     rows.read_target(node);
     const float log_prob = processed_log_prob(rows.row(node), rows.nodes[node].target, token);
