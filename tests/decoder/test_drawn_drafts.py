@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from support.eagle import random_head, save_head
 from support.tiny import chain_logits, char_tokenizer, tiny_decoder
 from treeattn.decoder import Decoder
 from treeattn.decoder.drafters import Drafter, LayerSkip
@@ -29,6 +32,14 @@ def layer_skip(decoder: Decoder, num_layers: int = 1) -> LayerSkip:
 
 def draft_model(decoder: Decoder) -> Drafter:
     return tiny_decoder(seed=1, tokenizer=char_tokenizer()).as_drafter_for(decoder)
+
+
+def draft_head(decoder: Decoder) -> Drafter:
+    with TemporaryDirectory() as folder:
+        return decoder.load_draft_head(save_head(Path(folder), random_head()), num_blocks=1024)
+
+
+MAKERS = (layer_skip, draft_model, draft_head)
 
 
 def shape_of(rule: str) -> str:
@@ -135,7 +146,9 @@ def test_laws_are_those_of_the_children(draws: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("make", [layer_skip, draft_model], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [layer_skip, draft_model, draft_head], ids=lambda make: make.__name__
+)
 def test_the_tokens_have_the_target_s_law(rule: str, make) -> None:  # type: ignore[no-untyped-def]
     """Chi-square of the first two tokens over many seeds against plain probabilities."""
     decoder = tiny_decoder(num_blocks=2048, tokenizer=char_tokenizer())

@@ -91,7 +91,8 @@ def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
     if laws is None:
         return {}
     drawn = [probs for probs in laws.probs if probs is not None]
-    probs = torch.cat(drawn) if drawn else torch.zeros(1, 1)
+    num_ids = 1 if laws.ids is None else len(laws.ids)
+    probs = torch.cat(drawn) if drawn else torch.zeros(1, num_ids)
     rows: list[npt.NDArray[np.int32]] = []
     first = 0
     for tree, law in zip(batch.trees, laws.probs, strict=True):
@@ -101,7 +102,8 @@ def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
         first += 0 if law is None else len(law)
     device = batch.tokens.device
     packed = torch.from_numpy(np.concatenate(rows)).to(device).clamp(max=len(probs) - 1)
-    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": laws.ids}
+    ids = None if laws.ids is None else laws.ids.to(device)
+    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": ids}
 
 
 def penalise_repetition(

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
+from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, plant
 from treeattn.decoder.eagle_head import EagleHead
 from treeattn.decoder.request import Request
 from treeattn.kv_cache import OutOfBlocks
 from treeattn.schedule.eagle2 import Expansion
 from treeattn.tree import DraftTree, pack
 
+_Growing = TypeVar("_Growing", Expansion, DrawnTree)
 MAX_PENDING = 32  # features that wait for the next draft; more, a prompt's, are read at once
 
 
@@ -50,24 +53,45 @@ class EagleDraft:
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
         top_k = min(self._top_k if shape == "tree" else 1, num_nodes - 1)
-        begun = (self._begin(request, num_nodes, top_k) for request in requests)
-        drafts = {draft.seq: draft for draft in begun if draft is not None}
-        while growing := [draft for draft in drafts.values() if draft.expansion.frontier]:
-            self._grow(growing)
-        for draft in drafts.values():
-            self._cache.pool.commit(draft.seq, draft.chain[:-1])
-            self._pending[draft.seq] = draft.features[-1:].clone()
-        return [
-            drafts[request.seq].expansion.best() if request.seq in drafts else None
-            for request in requests
-        ]
+
+        def plan(request: Request) -> tuple[Expansion, int] | None:
+            depth = min(self._depth, request.room - 1)  # the token after the last is the target's
+            if top_k < 1 or depth < 1:
+                return None
+            root = request.tokens[-1]
+            expansion = Expansion(root, top_k=top_k, depth=depth, num_nodes=num_nodes)
+            return expansion, top_k * (depth - 1)  # the last level is drafted, but not run
+
+        grown = self._draft(requests, plan)
+        return [None if tree is None else tree.best() for tree in grown]
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        num_nodes: int,
+        shape: str,
+        *,
+        draws: str,
+        temperature: float,
+    ) -> tuple[list[DraftTree | None], DraftLaws]:
+        def plan(request: Request) -> tuple[DrawnTree, int]:
+            return plant(request, num_nodes, shape, draws, temperature), num_nodes - 1
+
+        grown = self._draft(requests, plan)
+        return (
+            [None if tree is None else tree.tree().dfs() for tree in grown],
+            DraftLaws(
+                [None if tree is None else tree.laws() for tree in grown],
+                ids=torch.tensor(self._head.target_ids),
+            ),
+        )
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass
 
     def observe_features(self, request: Request, features: Tensor) -> None:
         seq = request.seq
-        if seq in self._without_room:
+        if seq in self._without_room or len(features) == 0:
             return
         if seq not in self._pending:
             self._cache.pool.create(seq, [])
@@ -85,26 +109,43 @@ class EagleDraft:
         if self._pending.pop(request.seq, None) is not None:
             self._cache.pool.free(request.seq)
 
-    def _begin(self, request: Request, num_nodes: int, top_k: int) -> _Draft | None:
-        """A draft with room reserved for all it may grow."""
-        features = self._pending.get(request.seq)
-        levels = min(self._depth, request.room - 1)  # the token after the last one is the target's
-        if features is None or top_k < 1 or levels < 1:
-            return None
-        chain = request.tokens[self._cache.pool.context_len(request.seq) + 1 :]
-        if len(chain) != len(features):
-            raise ValueError(
-                f"features must come for every token of a request but the last: "
-                f"{len(features)} are there for {len(chain)} tokens"
-            )
-        try:  # the last level is drafted, but not run
-            self._cache.reserve(request.seq, len(chain) + top_k * (levels - 1))
-        except OutOfBlocks:
-            return None
-        expansion = Expansion(chain[-1], top_k=top_k, depth=levels, num_nodes=num_nodes)
-        return _Draft(request.seq, chain, features, expansion, features[:0])
+    def _draft(
+        self, requests: Sequence[Request], plan: Callable[[Request], tuple[_Growing, int] | None]
+    ) -> list[_Growing | None]:
+        """Grow a tree for every request that has features and room, in passes that they share.
 
-    def _grow(self, drafts: Sequence[_Draft]) -> None:
+        plan: the tree to grow, and how many of its nodes below the root may have to be run.
+        """
+        drafts: dict[int, _Draft[_Growing]] = {}
+        for request in requests:
+            planned = plan(request) if request.seq in self._pending else None
+            if planned is not None and planned[0].frontier and self._reserve(request, planned[1]):
+                features = self._pending[request.seq]
+                chain = request.tokens[-len(features) :]
+                drafts[request.seq] = _Draft(request.seq, chain, features, planned[0], features[:0])
+        while growing := [draft for draft in drafts.values() if draft.growing.frontier]:
+            self._grow(growing)
+        for draft in drafts.values():
+            self._cache.pool.commit(draft.seq, draft.chain[:-1])
+            self._pending[draft.seq] = draft.features[-1:].clone()
+        return [drafts[r.seq].growing if r.seq in drafts else None for r in requests]
+
+    def _reserve(self, request: Request, num_nodes: int) -> bool:
+        """Find room for the rows of all pending features and `num_nodes` nodes below the root."""
+        num_committed = self._cache.pool.context_len(request.seq)
+        num_pending = len(self._pending[request.seq])
+        if num_committed + num_pending != len(request.tokens) - 1:
+            raise ValueError(
+                f"features must come for every token of a request but the last, "
+                f"{len(request.tokens) - 1}; {num_committed + num_pending} came"
+            )
+        try:
+            self._cache.reserve(request.seq, num_pending + num_nodes)
+        except OutOfBlocks:
+            return False
+        return True
+
+    def _grow(self, drafts: Sequence[_Draft[_Growing]]) -> None:
         """One level of every draft, in one pass of the head."""
         cache, head = self._cache, self._head
         trees = [draft.tree() for draft in drafts]
@@ -125,10 +166,10 @@ class EagleDraft:
 
         for draft, output in zip(drafts, torch.split(outputs, [*map(len, inputs)]), strict=True):
             draft.outputs = torch.cat((draft.outputs, output))
-        tips = [draft.outputs[-len(draft.expansion.frontier) :] for draft in drafts]
+        tips: list[Tensor] = [draft.tips() for draft in drafts]
         laws = torch.split(head.log_probs(torch.cat(tips)), [*map(len, tips)])
         for draft, law in zip(drafts, laws, strict=True):
-            draft.expansion.expand(law, head.target_ids)
+            draft.growing.expand(law, head.target_ids)
 
     def _read_pending(self, request: Request) -> None:
         """Commit the rows of all pending features but the root's. Raises OutOfBlocks."""
@@ -146,22 +187,22 @@ class EagleDraft:
 
 
 @dataclass
-class _Draft:
+class _Draft(Generic[_Growing]):
     """The draft of one request on its way.
 
     Its rows are the tokens since the last draft, `chain`, which ends with the root, then what the
-    expansion has below it: one tree, whose slots follow the committed ones.
+    growing tree has below it: one tree, whose slots follow the committed ones.
     """
 
     seq: int
     chain: list[int]
     features: Tensor  # [len(chain), hidden], the target's
-    expansion: Expansion
+    growing: _Growing
     outputs: Tensor  # [rows run so far, hidden]
 
     def tree(self) -> DraftTree:
         """All rows, those that are not run yet last."""
-        above, grown = len(self.chain) - 1, self.expansion.tree()
+        above, grown = len(self.chain) - 1, self.growing.tree()
         return DraftTree(
             np.concatenate((self.chain, grown.tokens[1:])),
             np.concatenate((np.arange(-1, above), grown.parents[1:] + above)),
@@ -173,3 +214,8 @@ class _Draft:
         if num_run == 0:
             return self.features
         return self.outputs[tree.parents[num_run:].tolist()]
+
+    def tips(self) -> Tensor:
+        """The outputs at the frontier, whose laws the tree wants next."""
+        above = len(self.chain) - 1
+        return self.outputs[[above + node for node in self.growing.frontier]]
