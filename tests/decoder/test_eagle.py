@@ -270,12 +270,35 @@ def test_a_recorder_hands_the_features_on(folder: Path) -> None:
     assert not isinstance(Recorder(SuffixDraft()), ReadsFeatures)
 
 
+@pytest.mark.parametrize("draws", ["iid", "swor"])
+def test_drawn_laws_are_those_of_the_dense_head(draws: str, folder: Path) -> None:
+    """Two requests abreast, one behind by more tokens than the other."""
+    decoder, (_, weights) = related_decoder(), related_weights()
+    drafter = decoder.load_draft_head(folder)
+    requests = [Request(seq=i, tokens=[*PROMPTS[2 * i + 1]] * 2, limit=200) for i in range(2)]
+    features = [target_features(decoder, request.tokens[:-1]) for request in requests]
+    for request, known in zip(requests, features, strict=True):
+        drafter.observe_features(request, known)
+    trees, laws = drafter.draw(requests, 11, "tree", draws=draws, temperature=0.7)
+    assert laws.ids is not None
+    torch.testing.assert_close(laws.ids, weights["d2t"] + torch.arange(len(weights["d2t"])))
+    for request, known, tree, law in zip(requests, features, trees, laws.probs, strict=True):
+        assert tree is not None and law is not None and tree.draft_rows is not None
+        assert len(tree) == 11 and tree.draws == draws and max(tree.depths) > 2
+        for node in range(1, 11):
+            path = tree.tokens[tree.path(int(tree.parents[node]))].tolist()
+            dense = dense_log_probs(
+                weights, decoder.model.embedding, request.tokens[:-1] + path, known
+            )
+            expected = (dense[-1] / 0.7).softmax(-1)
+            own = law[tree.draft_rows[node]]
+            torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_missing_features_are_an_error(folder: Path) -> None:
     decoder: Decoder = related_decoder()
     drafter = decoder.load_draft_head(folder, **LIMITS)
     request = Request(seq=3, tokens=[*PROMPTS[0]], limit=100)
     drafter.observe_features(request, target_features(decoder, request.tokens[:2]))
-    with pytest.raises(
-        ValueError, match="every token of a request but the last: 2 are there for 4"
-    ):
+    with pytest.raises(ValueError, match="every token of a request but the last, 4; 2 came"):
         drafter.propose([request], 16, "tree")

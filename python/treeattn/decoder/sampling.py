@@ -102,7 +102,8 @@ def draft_laws(laws: DraftLaws | None, batch: TreeBatch) -> LawArguments:
         first += 0 if law is None else len(law)
     device = batch.tokens.device
     packed = torch.from_numpy(np.concatenate(rows)).to(device).clamp(max=len(probs) - 1)
-    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": laws.ids}
+    ids = None if laws.ids is None else laws.ids.to(device)
+    return {"draft_probs": probs.to(device), "draft_rows": packed, "draft_ids": ids}
 
 
 def penalise_repetition(

@@ -21,7 +21,6 @@ from treeattn.schedule.eagle2 import Expansion
 from treeattn.tree import DraftTree, pack
 
 _Growing = TypeVar("_Growing", Expansion, DrawnTree)
-
 MAX_PENDING = 32  # features that wait for the next draft; more, a prompt's, are read at once
 
 
@@ -55,12 +54,16 @@ class EagleDraft:
     ) -> list[DraftTree | None]:
         top_k = min(self._top_k if shape == "tree" else 1, num_nodes - 1)
 
-        def expansion(request: Request, levels: int) -> Expansion:
-            return Expansion(request.tokens[-1], top_k=top_k, depth=levels, num_nodes=num_nodes)
+        def plan(request: Request) -> tuple[Expansion, int] | None:
+            depth = min(self._depth, request.room - 1)  # the token after the last is the target's
+            if top_k < 1 or depth < 1:
+                return None
+            root = request.tokens[-1]
+            expansion = Expansion(root, top_k=top_k, depth=depth, num_nodes=num_nodes)
+            return expansion, top_k * (depth - 1)  # the last level is drafted, but not run
 
-        # The last level is drafted, but not run.
-        drafts = self._grow_all(requests, num_nodes, top_k * (self._depth - 1), expansion)
-        return [None if draft is None else draft.growing.best() for draft in drafts]
+        grown = self._draft(requests, plan)
+        return [None if tree is None else tree.best() for tree in grown]
 
     def draw(
         self,
@@ -71,27 +74,32 @@ class EagleDraft:
         draws: str,
         temperature: float,
     ) -> tuple[list[DraftTree | None], DraftLaws]:
-        def drawn(request: Request, levels: int) -> DrawnTree:
-            return plant(
+        def plan(request: Request) -> tuple[DrawnTree, int]:
+            drawn = plant(
                 request,
                 num_nodes,
                 shape,
                 draws=draws,
                 temperature=temperature,
-                max_levels=levels,
+                max_levels=self._depth,
             )
+            return drawn, num_nodes - 1
 
-        drafts = self._grow_all(requests, num_nodes, num_nodes, drawn)
-        trees = [None if draft is None else draft.growing.best() for draft in drafts]
-        laws = [None if draft is None else draft.growing.laws() for draft in drafts]
-        return trees, DraftLaws(laws, torch.tensor(self._head.target_ids))
+        grown = self._draft(requests, plan)
+        return (
+            [None if tree is None else tree.best() for tree in grown],
+            DraftLaws(
+                [None if tree is None else tree.laws() for tree in grown],
+                ids=torch.tensor(self._head.target_ids),
+            ),
+        )
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass
 
     def observe_features(self, request: Request, features: Tensor) -> None:
         seq = request.seq
-        if seq in self._without_room:
+        if seq in self._without_room or len(features) == 0:
             return
         if seq not in self._pending:
             self._cache.pool.create(seq, [])
@@ -109,45 +117,41 @@ class EagleDraft:
         if self._pending.pop(request.seq, None) is not None:
             self._cache.pool.free(request.seq)
 
-    def _grow_all(
-        self,
-        requests: Sequence[Request],
-        num_nodes: int,
-        max_rows: int,
-        sprout: Callable[[Request, int], _Growing],
-    ) -> list[_Draft[_Growing] | None]:
-        """What `sprout(request, levels)` gives, grown to its end; at most `max_rows` of it run."""
-        drafts: list[_Draft[_Growing] | None] = [None] * len(requests)
-        for i, request in enumerate(requests):
-            levels = min(self._depth, request.room - 1)  # the token after them is the target's
-            features = self._pending.get(request.seq)
-            if num_nodes > 1 and levels > 0 and features is not None:
-                chain = self._reserve(request, features, max_rows)
-                if chain is not None:
-                    growing = sprout(request, levels)
-                    drafts[i] = _Draft(request.seq, chain, features, growing, features[:0])
-        begun = [draft for draft in drafts if draft is not None]
-        while unfinished := [draft for draft in begun if draft.growing.frontier]:
-            self._grow(unfinished)
-        for draft in begun:
-            if len(draft.outputs) > 0:
-                self._cache.pool.commit(draft.seq, draft.chain[:-1])
-                self._pending[draft.seq] = draft.features[-1:].clone()
-        return drafts
+    def _draft(
+        self, requests: Sequence[Request], plan: Callable[[Request], tuple[_Growing, int] | None]
+    ) -> list[_Growing | None]:
+        """Grow a tree for every request that has features and room, in passes that they share.
 
-    def _reserve(self, request: Request, features: Tensor, max_rows: int) -> list[int] | None:
-        """The tokens since the last draft, with room for them and the draft; None without room."""
-        chain = request.tokens[self._cache.pool.context_len(request.seq) + 1 :]
-        if len(chain) != len(features):
+        plan: the tree to grow, and how many of its nodes below the root may have to be run.
+        """
+        drafts: dict[int, _Draft[_Growing]] = {}
+        for request in requests:
+            planned = plan(request) if request.seq in self._pending else None
+            if planned is not None and planned[0].frontier and self._reserve(request, planned[1]):
+                features = self._pending[request.seq]
+                chain = request.tokens[-len(features) :]
+                drafts[request.seq] = _Draft(request.seq, chain, features, planned[0], features[:0])
+        while growing := [draft for draft in drafts.values() if draft.growing.frontier]:
+            self._grow(growing)
+        for draft in drafts.values():
+            self._cache.pool.commit(draft.seq, draft.chain[:-1])
+            self._pending[draft.seq] = draft.features[-1:].clone()
+        return [drafts[r.seq].growing if r.seq in drafts else None for r in requests]
+
+    def _reserve(self, request: Request, num_nodes: int) -> bool:
+        """Find room for the rows of all pending features and `num_nodes` nodes below the root."""
+        num_committed = self._cache.pool.context_len(request.seq)
+        num_pending = len(self._pending[request.seq])
+        if num_committed + num_pending != len(request.tokens) - 1:
             raise ValueError(
-                f"features must come for every token of a request but the last: "
-                f"{len(features)} are there for {len(chain)} tokens"
+                f"features must come for every token of a request but the last, "
+                f"{len(request.tokens) - 1}; {num_committed + num_pending} came"
             )
         try:
-            self._cache.reserve(request.seq, len(chain) + max_rows)
+            self._cache.reserve(request.seq, num_pending + num_nodes)
         except OutOfBlocks:
-            return None
-        return chain
+            return False
+        return True
 
     def _grow(self, drafts: Sequence[_Draft[_Growing]]) -> None:
         """One level of every draft, in one pass of the head."""
@@ -170,7 +174,7 @@ class EagleDraft:
 
         for draft, output in zip(drafts, torch.split(outputs, [*map(len, inputs)]), strict=True):
             draft.outputs = torch.cat((draft.outputs, output))
-        tips: list[Tensor] = [draft.outputs[-len(draft.growing.frontier) :] for draft in drafts]
+        tips: list[Tensor] = [draft.tips() for draft in drafts]
         laws = torch.split(head.log_probs(torch.cat(tips)), [*map(len, tips)])
         for draft, law in zip(drafts, laws, strict=True):
             draft.growing.expand(law, head.target_ids)
@@ -194,8 +198,8 @@ class EagleDraft:
 class _Draft(Generic[_Growing]):
     """The draft of one request on its way.
 
-    Its rows are the tokens since the last draft, `chain`, which ends with the root, then what
-    `growing` has below it: one tree, whose slots follow the committed ones.
+    Its rows are the tokens since the last draft, `chain`, which ends with the root, then what the
+    growing tree has below it: one tree, whose slots follow the committed ones.
     """
 
     seq: int
@@ -218,3 +222,8 @@ class _Draft(Generic[_Growing]):
         if num_run == 0:
             return self.features
         return self.outputs[tree.parents[num_run:].tolist()]
+
+    def tips(self) -> Tensor:
+        """The outputs at the frontier, whose laws the tree wants next."""
+        above = len(self.chain) - 1
+        return self.outputs[[above + node for node in self.growing.frontier]]
