@@ -97,14 +97,6 @@ FAULTS: list[Fault] = [
         _TRIALS.format("traversal_iid_33_float32"),
     ),
     fault(
-        "accept.states_changed_while_they_are_read",
-        "accept_path/trial_rows.cuh",
-        "    __syncthreads();  // all threads are done with the states as they were\n"
-        "    if (threadIdx.x == 0) f();\n",
-        "    if (threadIdx.x == 0) f();\n",
-        _TRIALS.format("traversal_iid_33_float32"),
-    ),
-    fault(
         "accept.segments_summed_before_they_are_complete",
         "accept_path/residual.cuh",
         "    __syncthreads();  // segment sums are complete\n",
@@ -116,7 +108,7 @@ FAULTS: list[Fault] = [
         "accept_path/residual.cuh",
         "if (loses && weight > 0 && !was_tried(leader, id)) left += weight;",
         "if (loses && weight > 0) left += weight;",
-        _TRIALS.format("swor_5_float32"),
+        "tests/test_acceptance_op_laws_device.py -k 'simt-forward and test_lossless and swor'",
     ),
     fault(
         "accept.residual_of_a_masked_id",

@@ -128,14 +128,10 @@ struct TrialRows {
     const Residual<T> rest = residual(node, child, reach);
     const ResidualMass mass = rest.sum(s);
     found = -1;
-    bool changes = false;
-    __syncthreads();  // all threads are done with the states as they were
-    if (threadIdx.x == 0) {
-      changes = settle(nodes, rest.rejection, mass, p.drafts.without_replacement);
-      s.control()->id = changes;
-    }
-    __syncthreads();  // the states have changed
-    changes = s.control()->id != 0;
+    change([&] {
+      s.control()->id = settle(nodes, rest.rejection, mass, p.drafts.without_replacement);
+    });
+    const bool changes = s.control()->id != 0;
     summed = changes ? node : -1;
     if (changes) rest.normalise_sums(s, mass.excess);
     __syncthreads();  // control has been read, sums are complete
