@@ -41,8 +41,7 @@ inline void check_device_accept(Check& check) {
           mirror.copy(static_cast<const char*>(test.logits().data()), test.logits().num_bytes()),
           mirror.copy(test.uniforms()));
       int32_t* const workspace =
-          all_rows ? mirror.room<int32_t>(cuda::accept_path_workspace_size(params))
-                   : nullptr;
+          all_rows ? mirror.room<int32_t>(cuda::accept_path_workspace_size(params)) : nullptr;
       cuda::accept_path(params, workspace, device_stream());
       wait_for_device();
       fetch_results(batch, params);
