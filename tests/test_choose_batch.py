@@ -113,9 +113,10 @@ def test_width_costs_too(seed: int) -> None:
     """Then it is no worse than plain decoding and every chain, and prices what it chose."""
     rng = random.Random(seed)
     trees = [random_tree(rng, 5) for _ in range(2)]
+    scale = rng.choice([0.005, 0.02, 0.1])
     costs = StepCosts(
         verify=verify_table({2: 1.0, 4: 1.2, 16: 1.5}),
-        draft=Staircase({(level, w): 0.1 * w**2 for level in range(1, 6) for w in range(1, 9)}),
+        draft=Staircase({(level, w): scale * w**2 for level in range(1, 6) for w in range(1, 9)}),
     )
     plan = choose_batch(trees, costs, context=CONTEXT)
     check(plan, trees, costs)

@@ -122,6 +122,15 @@ def test_seeds() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def test_the_ends_of_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniforms on its steps and just below 1; rounding may leave its sum off 1."""
+    law = torch.tensor([[0.0, 0.25, 0.25, 0.0]], dtype=torch.float64).log()
+    uniforms = torch.tensor([0.0, 0.5, 1 - 2.0**-53], dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: uniforms)
+    tree = specinfer(lambda tree, nodes: law, 9, expansion=(3,), sample=True)
+    assert tree.tokens[1:].tolist() == [1, 2, 2]
+
+
 def test_draws_have_the_law() -> None:
     """Siblings one by one and in pairs, chi-square below the 1 - 1e-4 quantile."""
     law = torch.tensor([0.5, 0.0, 0.3, 0.2], dtype=torch.float64)

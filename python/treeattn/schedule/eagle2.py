@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from treeattn.schedule.laws import LogProbs, checked, likeliest
 from treeattn.tree import DraftTree
-
-# The drafter's next-token law at `nodes` of `tree`: [len(nodes), V] log probabilities.
-LogProbs: TypeAlias = Callable[[DraftTree, Sequence[int]], Tensor]
 
 
 def eagle2(
@@ -69,18 +66,15 @@ class Expansion:
 
         token_ids: [V], the token that each column stands for; by default its index.
         """
-        if log_probs.dim() != 2 or log_probs.shape[0] != len(self.frontier):
-            raise ValueError(
-                f"log_probs must return a row per node, [{len(self.frontier)}, V], "
-                f"got {list(log_probs.shape)}"
-            )
+        laws = checked(log_probs, len(self.frontier))
         first = len(self._tokens)
-        for node, children in zip(self.frontier, _likeliest(log_probs, self._top_k), strict=True):
+        children = likeliest(laws, [self._top_k] * len(laws))
+        for node, law, columns in zip(self.frontier, laws, children, strict=True):
             parent = self._grown[node]
-            for log_prob, column in children:
+            for column, log_prob in zip(columns, law[columns].tolist(), strict=True):
                 self._tokens.append(column if token_ids is None else token_ids[column])
                 self._parents.append(parent)
-                self._scores.append(self._scores[parent] + min(log_prob, 0.0))
+                self._scores.append(self._scores[parent] + log_prob)
         self._levels_left -= 1
         self._advance(range(first, len(self._tokens)))
 
@@ -113,20 +107,3 @@ class Expansion:
     def _ranked(self, indices: Sequence[int], count: int) -> list[int]:
         """The `count` best of ascending pool `indices`; ties go to the smaller one."""
         return sorted(indices, key=lambda index: -self._scores[index])[:count]
-
-
-def _likeliest(log_probs: Tensor, width: int) -> list[list[tuple[float, int]]]:
-    """(log prob, column) of the `width` best of each row that have any probability, best first.
-
-    Ties go to the smaller column, which `topk` by itself does not promise.
-    """
-    if log_probs.isnan().any():
-        raise ValueError("log_probs must return log probabilities, got nan")
-    width = min(width, log_probs.shape[1])
-    least = log_probs.topk(width).values[:, -1:]
-    chosen = ((log_probs >= least) & (log_probs > -float("inf"))).nonzero()
-    values = log_probs[chosen[:, 0], chosen[:, 1]].tolist()
-    rows: list[list[tuple[float, int]]] = [[] for _ in range(log_probs.shape[0])]
-    for (row, column), value in zip(chosen.tolist(), values, strict=True):
-        rows[row].append((value, column))
-    return [sorted(row, key=lambda child: -child[0])[:width] for row in rows]

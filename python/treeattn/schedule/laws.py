@@ -46,13 +46,14 @@ def sampled(
     """`widths[i]` independent draws from row i, in order; none from a row without probability."""
     rows: list[list[int]] = []
     for law, width in zip(log_probs, widths, strict=True):
-        uniforms = torch.rand(width, generator=generator, dtype=torch.float64)
-        cumulative = law.double().exp().cumsum(0)
-        possible = (law > -torch.inf).nonzero()[:, 0]
+        uniforms = torch.rand(width, generator=generator, dtype=torch.float64).to(law.device)
+        masses = law.double().exp()
+        possible = masses.nonzero()[:, 0]
         if len(possible) == 0:
             rows.append([])
             continue
-        levels = uniforms.to(law.device) * cumulative[-1]
-        tokens = torch.searchsorted(cumulative, levels, right=True)
-        rows.append(tokens.clamp(max=possible[-1]).tolist())  # a level may round up to the total
+        steps = masses[possible].cumsum(0)
+        # A uniform is at most 1 - 2^-53, so its level lies below the last step.
+        places = torch.searchsorted(steps, uniforms * steps[-1], right=True)
+        rows.append(possible[places].tolist())
     return rows
