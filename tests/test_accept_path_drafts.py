@@ -55,8 +55,19 @@ def test_against_the_oracle(
 ) -> None:
     """The emulator is slow; its three orders see other requests."""
     variant = request.node.callspec.params["machine"]
-    rng = random.Random(str(case) + ("" if machine == "cpu" else variant))
     num_requests = case.num_requests if machine != "simt" else -(-case.num_requests // 10)
+    check_against_oracle(case, "" if machine == "cpu" else variant, num_requests, device)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_instruction_set(name: str, cpu_isa: str) -> None:
+    for vocab_size in (45, 1700):
+        for dtype in (FP32, BF16, FP16):
+            check_against_oracle(Case(name, vocab_size, dtype, 20), cpu_isa, 20)
+
+
+def check_against_oracle(case: Case, variant: str, num_requests: int, device: str = "cpu") -> None:
+    rng = random.Random(f"{case}{variant}")
     undecided = 0
     for repeat in range(-(-num_requests // BATCH)):
         x = random_call(rng, case.name, case.vocab_size, case.dtype, BATCH)

@@ -96,3 +96,18 @@ def test_rows_of_logits_beyond_32_bits(machine: str) -> None:
     logits[0, 7], logits[1, 9] = 1.0, 1.0
     got = treeattn.accept_path(logits, torch.tensor([0, 7]), plan_of([[-1, 0]]))
     assert got.emitted.tolist() == [[7, 9]]
+
+
+def test_draft_rows_beyond_32_bits(machine: str) -> None:
+    """Likewise of draft_probs, whose second row draws the second node."""
+    stride, vocab_size = 2**31, 100
+    memory = untouched_pool(stride // BLOCK_ELEMENTS + 1, torch.bfloat16).view(-1)
+    draft = memory.as_strided((2, vocab_size), (stride, 1))
+    draft[0, 7], draft[1, 9] = 1.0, 1.0
+    logits = torch.zeros(3, vocab_size)
+    logits[0, 7] = logits[1, 9] = 40.0
+    got = treeattn.accept_path(
+        logits, torch.tensor([0, 7, 9]), plan_of([[-1, 0, 1]]), rule="multistep", seeds=1,
+        draft_probs=draft, draft_rows=torch.tensor([0, 0, 1]).int(),
+    )  # fmt: skip
+    assert got.path.tolist() == [[0, 1, 2]]

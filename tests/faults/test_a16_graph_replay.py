@@ -28,7 +28,13 @@ SIZES = [(8, 8), (1, 8), (3, 2), (8, 1), (1, 1), (0, 5), (0, 0)]
 OPTIONS = {
     "greedy": {},
     "target": {"rule": "target", "temperature": 0.7, "top_k": 20, "top_p": 0.9, "seeds": 11},
-}
+    # The draft's logits are the target's at another temperature.
+    "traversal": {
+        "rule": "traversal", "draws": "iid", "temperature": 0.7, "seeds": 11,
+        "draft_logits": "logits",
+    },
+    "typical": {"rule": "typical", "seeds": 11, "typical_epsilon": 0.01},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,8 @@ def verify_and_commit(b: Buffers, options: dict[str, object]) -> dict[str, Tenso
         treeattn.write_kv(*b.kv[layer], *caches, plan.slot_mapping)
         out, lse = treeattn.tree_attention(b.q[layer], *caches, plan, return_lse=True)
         results |= {f"out[{layer}]": out, f"lse[{layer}]": lse}
-    accepted = treeattn.accept_path(b.logits, b.tokens, plan, **options)
+    given = {name: b.logits if value == "logits" else value for name, value in options.items()}
+    accepted = treeattn.accept_path(b.logits, b.tokens, plan, **given)
     moved = treeattn.remap_kv(b.k_caches, b.v_caches, plan, accepted)
     results |= {name: x for name, x in vars(accepted).items() if x is not None}
     return results | {"moved": moved}

@@ -41,7 +41,7 @@ __global__ __launch_bounds__(kRowThreads, 2) void accept_path_rows_kernel(
   if (request < 0) return;  // capacity that belongs to nobody
   const Tree tree = tree_of(p, request);
   if (tree.status != kOk) return;
-  Step step = read_row<T, kDraws>(p, s, request, row_idx);
+  Step step = read_row<T, kDraws>(p, s, request, row_idx).step;
   const int node = static_cast<int>(row_idx - tree.start);
   if (step.status == kOk) {
     step.child = find_child(p, tree, node, step.token, &s.control()->child);

@@ -42,6 +42,11 @@ struct RowShared {
   __device__ __forceinline__ uint32_t* list() const { return at<uint32_t>(layout.list); }
   // [layout.num_stashed]
   __device__ __forceinline__ uint4* stash() const { return at<uint4>(layout.stash); }
+  // What a kernel has asked for beyond the layout, 16-byte aligned.
+  template <class V>
+  __device__ __forceinline__ V* behind() const {
+    return at<V>(layout.bytes);
+  }
 };
 
 template <class T>

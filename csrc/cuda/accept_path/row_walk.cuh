@@ -7,21 +7,26 @@
 
 namespace treeattn::cuda {
 
-// What the rule makes of one row; `processed`, unless nullptr, gets the log probability under the
-// law that it chose from. Called by all threads of the CTA.
+struct RowSaid {
+  Step step;
+  float processed_log_prob;  // of its token, under the law that it was chosen from
+};
+
+// What the rule makes of one row. Called by all threads of the CTA.
 template <class T, bool kDraws>
-__device__ __forceinline__ Step read_row(const AcceptPathParams& p, const RowShared& s, int request,
-                                         int64_t row_idx, float* processed = nullptr) {
+__device__ __forceinline__ RowSaid read_row(const AcceptPathParams& p, const RowShared& s,
+                                            int request, int64_t row_idx) {
   if (threadIdx.x == 0) count(Counter::kRowsRead);
   const Row<T> row = row_of<T>(p, row_idx);
-  Step step{.token = -1, .status = kOk, .child = -1, .log_prob = 0.0f};
+  RowSaid said{.step = {.token = -1, .status = kOk, .child = -1, .log_prob = 0.0f},
+               .processed_log_prob = 0.0f};
+  Step& step = said.step;
   float max = 0.0f;
   if (!kDraws || value_or(p.temperature, request, 1.0f) == 0.0f) {
     const Choice choice = greedy(row, s);
     step.token = choice.token;
     step.status = choice.status;
     max = choice.max;
-    if (processed != nullptr) *processed = 0.0f;
   } else {
     TargetLaw law;
     Prefix prefix;
@@ -30,12 +35,15 @@ __device__ __forceinline__ Step read_row(const AcceptPathParams& p, const RowSha
       step.token =
           draw_found(row, s, law, prefix, uniform_at(p, request, row_idx, RandomPurpose::kDraw));
       max = law.max;
-      if (processed != nullptr) *processed = processed_log_prob(row, law, step.token);
+      if (p.processed_logprobs != nullptr) {
+        said.processed_log_prob = processed_log_prob(row, law, step.token);
+      }
     }
   }
-  if (step.status == kOk && p.logprobs != nullptr)
+  if (step.status == kOk && p.logprobs != nullptr) {
     step.log_prob = log_prob(row, s, step.token, max);
-  return step;
+  }
+  return said;
 }
 
 // Goes down a live request's tree and reads the rows on the way, one after the other, nothing else.
@@ -44,9 +52,8 @@ template <class T, bool kDraws>
 __device__ __forceinline__ void walk(const AcceptPathParams& p, const RowShared& s, int request,
                                      const Tree& tree) {
   for (int depth = 0, node = 0;; ++depth) {
-    float processed;
-    Step step = read_row<T, kDraws>(p, s, request, tree.start + node,
-                                    p.processed_logprobs != nullptr ? &processed : nullptr);
+    const RowSaid said = read_row<T, kDraws>(p, s, request, tree.start + node);
+    Step step = said.step;
     if (step.status == kOk && depth < p.max_depth) {
       step.child = find_child(p, tree, node, step.token, &s.control()->child);
     }
@@ -54,7 +61,7 @@ __device__ __forceinline__ void walk(const AcceptPathParams& p, const RowShared&
       store_step(p, request, depth, node, step);
       if (p.processed_logprobs != nullptr && step.status == kOk) {
         store_global(p.processed_logprobs + request * (int64_t{p.max_depth} + 1) + depth,
-                     processed);
+                     said.processed_log_prob);
       }
       if (step.child < 0) {
         store_end(p, request, depth, step.status == kOk ? step.token : -1, step.status);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <new>
+
 #include "cuda/accept_path/draft_row.cuh"
 #include "cuda/accept_path/residual.cuh"
 #include "cuda/accept_path/walk.cuh"
@@ -10,32 +12,39 @@ namespace treeattn::cuda {
 
 // One request as the rules of treeattn/accept_rules.h see it. All threads of a CTA of kRowThreads
 // run a rule together and get the same numbers: a node's state lies in global memory, is changed by
-// one thread between two barriers, and read by all. What passes over a row is no part of the rules'
-// code, each of which would else have its own copy.
+// one thread between two barriers, and read by all. So is this object, in shared memory. What
+// passes over a row is no part of the rules' code, each of which would else have its own copy.
 template <class T>
 struct TrialRows {
   const AcceptPathParams& p;
-  const RowShared& s;
+  const RowShared s;
   int request;
   Tree tree;
   NodeState* nodes;  // [tree.num_nodes]
   Sampling sampling;
-  int found = -1;  // whose target's sums by chunk lie in shared memory
-  Prefix prefix{};
-  int summed = -1;  // whose residual's sums by segment lie there instead
+  int found;   // whose target's sums by chunk lie in shared memory; -1 is none
+  int summed;  // whose residual's sums by segment lie there instead
 
-  __device__ TrialRows(const AcceptPathParams& p_, const RowShared& s_, int request_,
-                       const Tree& tree_, NodeState* all_nodes)
-      : p(p_),
-        s(s_),
-        request(request_),
-        tree(tree_),
-        nodes(all_nodes + tree_.start),
-        sampling(sampling_of(p_, request_)) {
+  // Called by all threads; `all_nodes` [p.num_nodes].
+  __device__ static TrialRows& make(const AcceptPathParams& p, const RowShared& s, int request,
+                                    const Tree& tree, NodeState* all_nodes) {
+    auto* const rows = s.behind<TrialRows>();
+    NodeState* const nodes = all_nodes + tree.start;
+    if (threadIdx.x == 0) {
+      new (rows) TrialRows{.p = p,
+                           .s = s,
+                           .request = request,
+                           .tree = tree,
+                           .nodes = nodes,
+                           .sampling = sampling_of(p, request),
+                           .found = -1,
+                           .summed = -1};
+    }
     for (int i = static_cast<int>(threadIdx.x); i < tree.num_nodes; i += kRowThreads) {
       nodes[i] = NodeState{};
     }
-    __syncthreads();  // states are fresh
+    __syncthreads();  // rows and states are there
+    return *rows;
   }
 
   // Changes states by one thread, once all have read what they were.
@@ -44,6 +53,11 @@ struct TrialRows {
     __syncthreads();  // all threads are done with the states as they were
     if (threadIdx.x == 0) f();
     __syncthreads();  // the states have changed
+  }
+
+  // The sums in shared memory are no longer those of a node.
+  __device__ __forceinline__ void forget() {
+    change([&] { found = summed = -1; });
   }
 
   __device__ int num_nodes() const { return tree.num_nodes; }
@@ -83,16 +97,17 @@ struct TrialRows {
   __device__ __noinline__ Status find_target(int node) {
     if (threadIdx.x == 0) count(Counter::kRowsRead);
     TargetLaw law;
+    Prefix prefix;
     const auto status = static_cast<Status>(find_law(row(node), s, sampling, law, prefix));
-    found = status == kOk ? node : -1;
-    summed = -1;
-    if (status != kOk) return status;
     change([&] {
+      found = status == kOk ? node : -1;
+      summed = -1;
+      if (status != kOk) return;
       nodes[node].target = law;
       if (!nodes[node].has_target) nodes[node].scale = 1 / law.total;
       nodes[node].has_target = true;
     });
-    return kOk;
+    return status;
   }
 
   __device__ __noinline__ Status read_draft(int child) {
@@ -127,14 +142,13 @@ struct TrialRows {
     const int node = parent(child);
     const Residual<T> rest = residual(node, child, reach);
     const ResidualMass mass = rest.sum(s);
-    found = -1;
     change([&] {
-      s.control()->id = settle(nodes, rest.rejection, mass, p.drafts.without_replacement);
+      const bool changes = settle(nodes, rest.rejection, mass, p.drafts.without_replacement);
+      found = -1;
+      summed = changes ? node : -1;
     });
-    const bool changes = s.control()->id != 0;
-    summed = changes ? node : -1;
-    if (changes) rest.normalise_sums(s, mass.excess);
-    __syncthreads();  // control has been read, sums are complete
+    if (summed == node) rest.normalise_sums(s, mass.excess);
+    __syncthreads();  // sums are complete
     return mass.excess;
   }
 
@@ -150,11 +164,15 @@ struct TrialRows {
     const double uniform = uniform_at(p, request, tree.start + node, purpose);
     if (has_residual(nodes, node)) {
       const Residual<T> rest = residual(node);
-      if (summed != node) rest.sum(s);
+      if (summed != node) {
+        rest.sum(s);
+        forget();
+      }
       return rest.draw(s, uniform);
     }
     if (found != node) find_target(node);
-    return draw_found(row(node), s, nodes[node].target, prefix, uniform);
+    const Row<T> drawn_from = row(node);
+    return draw_found(drawn_from, s, nodes[node].target, chunk_prefix(drawn_from, s), uniform);
   }
 
   // For rule typical.
@@ -165,7 +183,7 @@ struct TrialRows {
   __device__ bool samples() const { return p.seeds.data != nullptr || p.uniforms != nullptr; }
   __device__ __noinline__ Outcome greedy(int node) {
     if (threadIdx.x == 0) count(Counter::kRowsRead);
-    found = -1;
+    forget();
     const Choice choice = cuda::greedy(row(node), s);
     return {.node = node, .token = choice.token, .status = static_cast<Status>(choice.status)};
   }

@@ -27,7 +27,8 @@ void accept_by_trials(AcceptPathParams p, int32_t* workspace, cudaStream_t strea
   with_float_type(p.dtype, [&]<class T>(T) {
     const RowLayout layout = row_layout(p.vocab_size, sizeof(T), true, true);
     launch(accept_path_trials_kernel<T>, static_cast<unsigned>(p.num_requests), kRowThreads,
-           static_cast<size_t>(layout.bytes), stream, p, layout, nodes, bad_ids);
+           static_cast<size_t>(layout.bytes) + sizeof(TrialRows<T>), stream, p, layout, nodes,
+           bad_ids);
   });
 }
 

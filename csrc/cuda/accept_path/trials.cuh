@@ -47,27 +47,28 @@ __device__ Outcome run_rule(const AcceptPathParams& p, Rows& rows) {
 
 // Log probabilities of the token after one node of the accepted path. Called by all threads.
 template <class T>
-__device__ __noinline__ void store_log_probs(const AcceptPathParams& p, const RowShared& s,
-                                             TrialRows<T>& rows, int node, int64_t at, int token) {
+__device__ __noinline__ void store_log_probs(TrialRows<T>& rows, int node, int64_t at, int token) {
+  const AcceptPathParams& p = rows.p;
   if (p.processed_logprobs != nullptr) {
     rows.read_target(node);
-    const float log_prob = processed_log_prob(rows.row(node), rows.nodes[node].target, token);
-    if (threadIdx.x == 0) store_global(p.processed_logprobs + at, log_prob);
+    const float result = processed_log_prob(rows.row(node), rows.nodes[node].target, token);
+    if (threadIdx.x == 0) store_global(p.processed_logprobs + at, result);
   }
   if (p.logprobs == nullptr) return;
-  rows.found = -1;
+  rows.forget();
   const Row<T> raw(rows.row(node).logits, nullptr, p.vocab_size);
-  const Peak peak = find_peak(raw, s);
+  const Peak peak = find_peak(raw, rows.s);
   const float result =
-      peak.finite ? log_prob(raw, s, token, peak.max) : __uint_as_float(0x7fc00000);
+      peak.finite ? log_prob(raw, rows.s, token, peak.max) : __uint_as_float(0x7fc00000);
   if (threadIdx.x == 0) store_global(p.logprobs + at, result);
 }
 
 // The path to the outcome's node, and what it emits. Called by all threads, after a barrier behind
 // clear_request.
 template <class T>
-__device__ void store_outcome(const AcceptPathParams& p, const RowShared& s, int request,
-                              TrialRows<T>& rows, const Outcome& outcome) {
+__device__ void store_outcome(TrialRows<T>& rows, const Outcome& outcome) {
+  const AcceptPathParams& p = rows.p;
+  const int request = rows.request;
   const int num_accepted = rows.depth(outcome.node);
   const int64_t first = request * (int64_t{p.max_depth} + 1);
   if (threadIdx.x == 0) {
@@ -80,7 +81,7 @@ __device__ void store_outcome(const AcceptPathParams& p, const RowShared& s, int
       store_global(p.emitted + first + depth, token);
     }
     if (token >= 0) {
-      store_log_probs(p, s, rows, node, first + depth, static_cast<int>(token));
+      store_log_probs(rows, node, first + depth, static_cast<int>(token));
     }
     token = rows.token(node);
     node = depth > 0 ? rows.parent(node) : node;
@@ -110,9 +111,9 @@ __global__ __launch_bounds__(kRowThreads, 1) void accept_path_trials_kernel(
     walk<T, false>(p, s, request, tree);
     return;
   }
-  TrialRows<T> rows(p, s, request, tree, nodes);
+  auto& rows = TrialRows<T>::make(p, s, request, tree, nodes);
   const Outcome outcome = run_rule(p, rows);
-  store_outcome(p, s, request, rows, outcome);
+  store_outcome(rows, outcome);
 }
 
 }  // namespace treeattn::cuda

@@ -15,8 +15,8 @@
 //   double reject(child, reach)          subtracts the child's draft law from reach * the parent's
 //                                        law; returns the mass of what is left
 //   double reach(node); void set_reach(node, reach)
-//   double coin(node, ordinal)           uniform in [0, 1): the step's ordinal-th, for trying
-//   `node` int draw(node, purpose)              an id of the law at `node`
+//   double coin(node, ordinal)           for trying `node`, in [0, 1): the step's ordinal-th
+//   int draw(node, purpose)              an id of the law at `node`
 // and, for rule typical,
 //   double exp_minus_entropy(node), probability(child), log_prob(child)
 //   double score(node); void set_score(node, score)
