@@ -206,6 +206,8 @@ LADDER = [float(x) for x in torch.tensor([0.1, 0.4, 0.2, 0.3]).log()]
         (LADDER, {"top_k": 2}, {1, 3}),
         (LADDER, {"top_k": 4}, {0, 1, 2, 3}),
         (LADDER, {"top_k": -3}, {0, 1, 2, 3}),
+        (LADDER, {"top_k": -(2**40)}, {0, 1, 2, 3}),
+        (LADDER, {"top_k": 2**40}, {0, 1, 2, 3}),
         ([1.0, 2.0, 1.0, 1.0], {"top_k": 2}, {0, 1}),  # ties: lower ids stay
         (LADDER, {"top_p": 0.65}, {1, 3}),
         (LADDER, {"top_p": 0.75}, {1, 2, 3}),

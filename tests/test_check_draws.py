@@ -47,3 +47,14 @@ def test_check_draws_without_draws() -> None:
         check_draws("best", None)
     with pytest.raises(ValueError, match=r"draws must be one of .*, got 'sorted'"):
         check_draws("greedy", "sorted")
+
+
+def test_draws_of_a_batch() -> None:
+    assert check_draws("swor", ["swor", None, "swor"]) == "swor"
+    assert check_draws("traversal", ["iid"]) == "iid"
+    assert check_draws("multistep", [None]) == check_draws("multistep", []) == "iid"
+    assert check_draws("target", ["iid", "deterministic", None]) is None
+    with pytest.raises(ValueError, match="rule swor takes draws swor, got draws='deterministic'"):
+        check_draws("swor", ["swor", "deterministic"])
+    with pytest.raises(ValueError, match="one kind of draws in a call, got iid and swor"):
+        check_draws("traversal", ["iid", "swor"])

@@ -176,3 +176,10 @@ def test_measured_tree() -> None:
     assert tokens == pytest.approx(2.16)
     assert cost.tree_cost(tokens, step_ms=12.0, plain_ms=10.0) == pytest.approx(1.2 / 2.16)
     assert cost.tree_cost(1.0, 10.0, 10.0) == 1.0
+
+
+def test_acceptance_may_be_an_array() -> None:
+    rows = [[0.5, 0.25], [0.75, 0.125]]
+    expected = cost.path_probs([-1, 0, 0, 1], rows)
+    np.testing.assert_array_equal(cost.path_probs([-1, 0, 0, 1], np.array(rows)), expected)
+    assert expected.tolist() == [1.0, 0.5, 0.25, 0.375]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,7 +45,7 @@ def accept_path(
     seeds: int | Tensor | None = None,
     draft_probs: Tensor | None = None,
     draft_rows: Tensor | None = None,
-    draws: str | None = None,
+    draws: str | Sequence[str | None] | None = None,
     allowed: Tensor | None = None,
     uniforms: Tensor | None = None,
     typical_epsilon: float = 0.3,
@@ -74,7 +75,8 @@ def accept_path(
                    probability exceeds min(typical_epsilon, typical_delta * exp(-entropy)); the
                    longest accepted path wins, then the likeliest. The next token is the argmax, or
                    drawn where seeds or uniforms are given.
-    draws: how siblings were drawn, `DraftTree.draws`; None is "swor" for rule swor, "iid" for
+    draws: how siblings were drawn: `DraftTree.draws`, or `TreeBatch.draws` of the whole batch. The
+    op sees no tree, so it believes what it is told; None is "swor" for rule swor, "iid" for
     multistep and block.
 
     temperature, top_k, top_p, min_p, seeds: scalars or [B] tensors (fp32; top_k int32; seeds
@@ -95,10 +97,11 @@ def accept_path(
 
     return_logprobs: adds the raw log-softmax of each emitted token, before any of the above.
     return_processed_logprobs: adds its log probability after temperature, allowed and filters, 0
-    where the choice is greedy.
+    where the rule is greedy or temperature 0.
     counts: [2, depths, ranks] int64, added to. For each node on an accepted path at depth d,
     counts[0, d, r] counts that it had an r-th child and counts[1, d, r] that this one was accepted,
-    so counts[1] / counts[0] are the chances that `schedule.sequoia_tree` asks for. Requests with
+    so counts[1] / counts[0], where counts[0] > 0, are the chances that `schedule.sequoia_tree` and
+    `cost.path_probs` ask for. Requests with
     another status than 0 are left out.
 
     A draw is the smallest id whose cumulative probability exceeds a uniform number of [0, 1). It is
@@ -203,4 +206,4 @@ def _per_request(value: Param, dtype: torch.dtype, plan: TreePlan) -> Tensor | N
 
 def _as_int32(count: int | Tensor | None) -> int | Tensor | None:
     """Counts beyond int32 switch a filter off, as any count past the vocabulary does."""
-    return min(count, 2**31 - 1) if isinstance(count, int) else count
+    return max(-1, min(count, 2**31 - 1)) if isinstance(count, int) else count

@@ -105,7 +105,7 @@ def path_probs(parents: IntLike, acceptance: Sequence[Sequence[float]]) -> Float
         for rank, chance in enumerate(row):
             if not 0.0 <= chance <= 1.0:
                 raise ValueError(f"acceptance[{depth}][{rank}] must be in [0, 1], got {chance}")
-    rows = acceptance or [()]
+    rows = acceptance if len(acceptance) > 0 else [()]
     probs = np.ones(len(parents))
     depths = [0] * len(parents)
     num_children = [0] * len(parents)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treeattn.tree import DRAWS
 
 # The draws under which the emitted tokens have exactly the target's law. `typical` is not here: it
@@ -17,16 +19,31 @@ _LOSSLESS = {
 }
 _DEFAULT_DRAWS = {"multistep": "iid", "swor": "swor", "block": "iid"}
 RULE_NAMES = (*_LOSSLESS, "typical")
+_NEEDS_LAWS = ("multistep", "swor", "block", "traversal")
 
 
-def check_draws(rule: str, draws: str | None) -> str | None:
+def check_draws(rule: str, draws: str | Sequence[str | None] | None) -> str | None:
     """The draws that `rule` assumes: `draws`, or the rule's own where that is None.
 
-    greedy, target and typical take any draws, and None stays None.
+    greedy, target and typical take any draws, and None stays None. Each entry of a sequence, which
+    `TreeBatch.draws` is, is checked; None in it stands for a request without a tree.
 
     Raises ValueError for an unknown rule, for draws that no tree has, for rule traversal without
-    draws, and for draws under which the rule would be biased; the last names the lossless rules.
+    draws, for draws under which the rule would be biased (it names the lossless rules), and for
+    trees of different draws under a rule that reads the draft's laws.
     """
+    if draws is not None and not isinstance(draws, str):
+        kinds = sorted({kind for kind in draws if kind is not None})
+        for kind in kinds:
+            check_draws(rule, kind)
+        if rule not in _NEEDS_LAWS:
+            return None
+        if len(kinds) > 1:
+            raise ValueError(
+                f"accept_path: rule {rule} takes trees of one kind of draws in a call, "
+                f"got {' and '.join(kinds)}"
+            )
+        return kinds[0] if kinds else _DEFAULT_DRAWS.get(rule, "swor")
     if rule not in RULE_NAMES:
         raise ValueError(f"accept_path: rule must be one of {', '.join(RULE_NAMES)}, got {rule!r}")
     if draws is not None and draws not in DRAWS:

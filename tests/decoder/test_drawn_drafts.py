@@ -14,7 +14,7 @@ from support.eagle import related_decoder, related_weights, save_head
 from support.tiny import chain_logits, char_tokenizer, tiny_decoder
 from treeattn.decoder import Decoder
 from treeattn.decoder.drafters import Drafter, LayerSkip
-from treeattn.decoder.drafters.drawn import ACCEPTANCE, DrawnTree, drawn_shape
+from treeattn.decoder.drafters.drawn import ACCEPTANCE, DraftLaws, DrawnTree, drawn_shape
 from treeattn.decoder.forward import prefill
 from treeattn.decoder.request import Request
 from treeattn.tree import DraftTree
@@ -261,3 +261,67 @@ def test_block_wants_chains() -> None:
         tiny_decoder().generate(
             [PROMPT], max_new_tokens=2, drafter="layer_skip", rule="block", temperature=1.0
         )
+
+
+class Changed(LayerSkip):
+    """A drafter that says something else of what it drew."""
+
+    def __init__(self, drafter: LayerSkip, draws: str | None) -> None:
+        self.__dict__ |= drafter.__dict__
+        self._says = draws
+
+    def draw(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        trees, laws = super().draw(*args, **kwargs)
+        if self._says is None:
+            return trees, DraftLaws([None] * len(trees))
+        return [DraftTree(t.tokens, t.parents, draws=self._says) for t in trees], laws
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ("deterministic", "needs drafts with draws='swor', but the draft of request 0 has 'det"),
+        (None, "rule swor needs the law of the draft of request 0"),
+    ],
+)
+def test_what_a_drafter_says_is_checked(says: str | None, message: str) -> None:
+    decoder = tiny_decoder(num_blocks=128)
+    with pytest.raises(ValueError, match=message):
+        decoder.generate(
+            [PROMPT],
+            max_new_tokens=4,
+            drafter=Changed(layer_skip(decoder), says),
+            rule="swor",
+            temperature=1.0,
+        )
+
+
+@pytest.mark.parametrize("temperature", [1e-39, 1e39])
+@pytest.mark.parametrize("draws", ["iid", "swor"])
+def test_extreme_temperatures(temperature: float, draws: str) -> None:
+    tree = DrawnTree(
+        9, (2, 0, 0), draws=draws, temperature=temperature, generator=torch.Generator()
+    )
+    tree.expand(torch.tensor([[-3.0, -1.0, -float("inf"), -2.0]]))
+    law = tree.laws()
+    assert law is not None
+    expected = [0.0, 1.0, 0.0, 0.0] if temperature < 1 else [1 / 3, 1 / 3, 0.0, 1 / 3]
+    torch.testing.assert_close(law[0], torch.tensor(expected))
+    assert all(law[0][token] > 0 for token in tree.best().tokens[1:])
+
+
+def test_rare_tokens_are_drawn() -> None:
+    """Behind likely ones, where sums of floats no longer see them."""
+    num_rare, mass = 40_000, 2.0**-26
+    law = torch.full((num_rare + 1,), mass)
+    law[0] = 1.0 - num_rare * mass
+    tree = DrawnTree(
+        9,
+        (200_000, *([0] * 200_000)),
+        draws="iid",
+        temperature=1.0,
+        generator=torch.Generator().manual_seed(0),
+    )
+    tree.expand(law.log()[None])
+    found = sum(token > 0 for token in tree.best().tokens[1:].tolist())
+    assert found == pytest.approx(200_000 * num_rare * mass, rel=0.5)  # about 119

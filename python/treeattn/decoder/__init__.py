@@ -5,7 +5,9 @@ from treeattn.decoder.config import ModelConfig
 from treeattn.decoder.decoder import Decoder
 from treeattn.decoder.drafters import (
     Drafter,
+    DraftLaws,
     DraftModel,
+    DrawsTokens,
     EagleDraft,
     LayerSkip,
     PromptLookup,
@@ -17,8 +19,10 @@ from treeattn.decoder.tokenizer import TextStream, Tokenizer
 
 __all__ = [
     "Decoder",
+    "DraftLaws",
     "DraftModel",
     "Drafter",
+    "DrawsTokens",
     "EagleDraft",
     "Generation",
     "LayerSkip",

@@ -107,7 +107,7 @@ class Decoder:
         `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; a larger draft is
         cut. shape: "tree" or "chain".
         rule: as in `accept_path`, with its temperature, top_k, top_p and min_p; "greedy" ignores
-        them, temperature 0 is greedy under any rule but "typical". "multistep", "swor", "block"
+        them, and temperature 0, the default, is greedy under any rule. "multistep", "swor", "block"
         (with shape "chain") and "traversal" need a drafter that draws its tokens: "layer_skip", a
         draft model or head. It draws at the same temperature, a tree of a fixed shape.
         seeds: one for all or one per prompt; drawn by torch's generator when None. eos_ids:

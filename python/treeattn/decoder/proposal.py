@@ -35,12 +35,28 @@ def propose(
     if sampling.draws is None:
         trees = drafter.propose(requests, num_nodes, shape)
     else:
-        assert isinstance(drafter, DrawsTokens)
+        if not isinstance(drafter, DrawsTokens):
+            raise ValueError(f"rule {sampling.rule} needs a drafter with draw(), got {drafter!r}")
         trees, laws = drafter.draw(
             requests, num_nodes, shape, draws=sampling.draws, temperature=sampling.temperature
         )
+        _check_drawn(trees, laws, sampling)
     fitted = [_fit(tree, request, num_nodes) for tree, request in zip(trees, requests, strict=True)]
     return Proposal(fitted, laws)
+
+
+def _check_drawn(trees: Sequence[DraftTree | None], laws: DraftLaws, sampling: Sampling) -> None:
+    """A tree that was drawn otherwise, or has no law, would bias what is emitted."""
+    for b, (tree, law) in enumerate(zip(trees, laws.probs, strict=True)):
+        if tree is None or len(tree) < 2:
+            continue
+        if tree.draws != sampling.draws:
+            raise ValueError(
+                f"rule {sampling.rule} needs drafts with draws={sampling.draws!r}, but the draft "
+                f"of request {b} has {tree.draws!r}"
+            )
+        if law is None:
+            raise ValueError(f"rule {sampling.rule} needs the law of the draft of request {b}")
 
 
 def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:

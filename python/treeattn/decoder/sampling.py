@@ -62,12 +62,11 @@ class Sampling:
         """Walk each request's tree; logits: [N, V]. laws: of the trees, if the rule reads them."""
         if self.repetition_penalty != 1.0:
             logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
-        greedy = self.temperature == 0 and self.rule != "typical"
         return accept_path(
             logits,
             batch.tokens,
             plan,
-            rule="greedy" if greedy else self.rule,
+            rule="greedy" if self.temperature == 0 else self.rule,
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from treeattn.decoder.request import Request
+from treeattn.schedule.laws import sampled
 from treeattn.tree import DraftTree
 
 # How likely the first, second, ... sibling is assumed to be the accepted one: it decides the shape
@@ -104,11 +105,15 @@ class DrawnTree:
 
         token_ids: [Vq], the token that each column stands for; by default its index.
         """
-        laws = torch.log_softmax(log_probs.float().cpu() / self._temperature, -1)
+        log_probs = log_probs.float().cpu()
+        shifted = log_probs - log_probs.amax(-1, keepdim=True)
+        # Bounds that keep 0 / temperature and -inf / temperature defined.
+        laws = torch.log_softmax(shifted / min(max(self._temperature, 1e-37), 1e37), -1)
         parents = [self._grown[node] for node in self.frontier]
         self.frontier = []
         for parent, law in zip(parents, laws, strict=True):
             self._laws[parent] = law.exp()
+            law = law.masked_fill(self._laws[parent] == 0, -float("inf"))
             place = self._place[parent]
             first_child = 1 + sum(self._planned[:place])
             for rank, column in enumerate(self._draw(law, self._planned[place])):
@@ -134,10 +139,7 @@ class DrawnTree:
     def _draw(self, law: Tensor, count: int) -> list[int]:
         """Columns, in the order in which they were drawn."""
         if self._draws == "iid":
-            columns = torch.multinomial(
-                law.exp(), count, replacement=True, generator=self._generator
-            )
-            return [int(column) for column in columns]
+            return sampled(law[None], [count], self._generator)[0]
         # The order of log q + Gumbel noise is that of drawing one after the other (Gumbel top-k).
         noise = torch.empty_like(law).exponential_(generator=self._generator).log()
         drawn = (law - noise).topk(min(count, len(law)))

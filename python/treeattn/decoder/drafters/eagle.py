@@ -42,6 +42,7 @@ class EagleDraft:
                 raise ValueError(f"{name} must be >= 1, got {value}")
         self._head = head
         self._cache = cache
+        self._target_ids = torch.tensor(head.target_ids)
         self._top_k = top_k
         self._depth = depth
         # Features of rows that are not committed, [count, hidden], by sequence. The last is the
@@ -90,7 +91,7 @@ class EagleDraft:
             [None if tree is None else tree.best() for tree in grown],
             DraftLaws(
                 [None if tree is None else tree.laws() for tree in grown],
-                ids=torch.tensor(self._head.target_ids),
+                ids=self._target_ids,
             ),
         )
 
