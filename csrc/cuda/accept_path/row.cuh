@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/accept_path/row_weight.cuh"
+#include "cuda/common/grid_constant.h"
 #include "treeattn/accept_path.h"
 
 namespace treeattn::cuda {
@@ -22,7 +23,7 @@ struct RowControl {
 static_assert(sizeof(RowControl) <= RowLayout::kChunkSums - RowLayout::kControl);
 
 struct RowShared {
-  const RowLayout& layout;
+  GridConstant<RowLayout> layout;
 
   template <class V>
   __device__ __forceinline__ static V* at(int offset) {

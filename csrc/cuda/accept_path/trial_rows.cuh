@@ -16,7 +16,7 @@ namespace treeattn::cuda {
 // passes over a row is no part of the rules' code, each of which would else have its own copy.
 template <class T>
 struct TrialRows {
-  const AcceptPathParams& p;
+  GridConstant<AcceptPathParams> p;
   const RowShared s;
   int request;
   Tree tree;
