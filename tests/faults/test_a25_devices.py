@@ -13,6 +13,7 @@ import pytest
 import torch
 from support import simt
 from torch import Tensor
+from treeattn.ops import RULES
 
 B, N, W, HEADS, DIM, BLOCK = 2, 5, 1, 2, 8, 4
 
@@ -95,21 +96,30 @@ CALLS: dict[str, dict[str, object]] = {
         "depths": i32(N),
         "plan_status": i32(B),
         "max_depth": 3,
-        "rule": 1,
+        "rule": RULES["multistep"],
         "temperature": f32(B),
         "top_k": i32(B),
         "top_p": f32(B),
         "min_p": f32(B),
         "seeds": i64(B),
+        "draft_probs": f32(N, 40),
+        "draft_logits": None,  # in place of draft_probs
+        "draft_rows": i32(N),
+        "draft_ids": i64(40),
+        "without_replacement": False,
         "allowed": i32(N, 2),
         "uniforms": f32(N, 2),
+        "typical_epsilon": 0.3,
+        "typical_delta": 0.09,
         "path": i32(B, 4),
         "num_accepted": i32(B),
         "next_tokens": i64(B),
         "status": i32(B),
         "emitted": i64(B, 4),
         "logprobs": f32(B, 4),
-        "workspace": i32(N, 4),
+        "processed_logprobs": f32(B, 4),
+        "counts": i64(2, 3, 2),
+        "workspace": i32(30 * N + 41),
     },
     "remap_kv": {
         "k_caches": [pool()],
