@@ -48,7 +48,7 @@ def test_dynamic_tree_follows_the_chosen_parents() -> None:
                 law[node, child] = prob
         return [law.log()]
 
-    (tree,), _ = grow_trees([0], 9, "tree", log_probs)
+    (tree,) = grow_trees([0], 9, "tree", log_probs)
     assert tree.tokens.tolist()[:7] == [0, 1, 2, 3, 4, 7, 5]
     assert tree.parents.tolist()[:7] == [-1, 0, 0, 0, 0, 2, 1]
     assert tree.depths.tolist()[5:7] == [2, 2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.tiny import Scripted, char_tokenizer, plain, tiny_decoder
-from treeattn.decoder import DraftModel
+from treeattn.decoder import DraftModel, Request
 from treeattn.decoder.tokenizer import check_same_vocabulary
 from treeattn.tree import DraftTree
 
@@ -41,27 +41,13 @@ def test_ids_past_the_target_are_no_part_of_the_draft_law() -> None:
     target = tiny_decoder(tokenizer=char_tokenizer(60))
     draft = tiny_decoder(seed=1, vocab_size=72, tokenizer=char_tokenizer(60))
     drafter = draft.as_drafter_for(target)
-    sums: list[torch.Tensor] = []
-    target.generate([PROMPT], max_new_tokens=3, drafter=_Watched(drafter, sums), num_nodes=5)
-    assert sums
-    for row in sums:
-        assert row.shape == (64,)
-        torch.testing.assert_close(row.sum(), torch.tensor(1.0))
-
-
-class _Watched:
-    """Hands on to a drafter and keeps the law its first level was chosen from."""
-
-    def __init__(self, drafter: DraftModel, rows: list[torch.Tensor]) -> None:
-        self._drafter = drafter
-        self._rows = rows
-        self.observe = drafter.observe
-        self.release = drafter.release
-
-    def propose(self, requests, num_nodes, shape):  # type: ignore[no-untyped-def]
-        trees = self._drafter.propose(requests, num_nodes, shape)
-        self._rows.extend(law[0] for law in self._drafter.draft_probs.values())
-        return trees
+    request = Request(seq=0, tokens=[*PROMPT], limit=len(PROMPT) + 10)
+    (tree,), laws = drafter.draw([request], 5, "tree", draws="iid", temperature=1.0)
+    (law,) = laws.probs
+    assert tree is not None and len(tree) == 5 and law is not None
+    assert law.shape == (5, 64)
+    parents = sorted(set(tree.draft_rows[1:].tolist()))
+    torch.testing.assert_close(law[parents].sum(1), torch.ones(len(parents)))
 
 
 def test_different_tokens_are_refused() -> None:
