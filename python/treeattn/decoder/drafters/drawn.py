@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from treeattn.decoder.request import Request
+from treeattn.schedule import sequoia_tree
 from treeattn.schedule.laws import sampled
 from treeattn.tree import DraftTree
 
@@ -43,23 +43,16 @@ def drawn_shape(num_nodes: int, shape: str, levels: int) -> tuple[int, ...]:
     if shape == "chain":
         length = min(num_nodes, levels + 1)
         return (*(1 for _ in range(length - 1)), 0)
-    # Nodes by the chance that their whole path is accepted; a path is its ranks.
-    chosen: list[tuple[int, ...]] = []
-    heap: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
-    while heap and len(chosen) < num_nodes:
-        chance, path = heapq.heappop(heap)
-        chosen.append(path)
-        if path and path[-1] + 1 < len(ACCEPTANCE):
-            rank = path[-1]
-            ratio = ACCEPTANCE[rank + 1] / ACCEPTANCE[rank]
-            heapq.heappush(heap, (chance * ratio, (*path[:-1], rank + 1)))
-        if len(path) < levels:
-            heapq.heappush(heap, (chance * ACCEPTANCE[0], (*path, 0)))
-    chosen.sort(key=lambda path: (len(path), path))
-    counts = dict.fromkeys(chosen, 0)
-    for path in chosen[1:]:
-        counts[path[:-1]] += 1
-    return tuple(counts.values())
+    parents, _ = sequoia_tree(ACCEPTANCE, num_nodes, levels)
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents[1:], start=1):
+        children[parent].append(node)
+    counts: list[int] = []
+    level = [0]
+    while level:
+        counts += (len(children[node]) for node in level)
+        level = [child for node in level for child in children[node]]
+    return tuple(counts)
 
 
 class DrawnTree:
