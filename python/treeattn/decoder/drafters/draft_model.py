@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
-from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, grow, plant
+from treeattn.decoder.drafters.drawn import DraftLaws, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.forward import node_log_probs, prefill
 from treeattn.decoder.model import Model
@@ -58,18 +58,7 @@ class DraftModel:
             for request in requests
             if num_nodes > 1 and self._has_room(request, num_nodes)
         }
-        request_of = {tree: request for request, tree in drawn.items()}
-
-        def at_frontier(growing: list[DrawnTree]) -> list[Tensor]:
-            laws = self._log_probs([request_of[t] for t in growing], [t.tree() for t in growing])
-            return [law[tree.frontier] for law, tree in zip(laws, growing, strict=True)]
-
-        grow([*drawn.values()], at_frontier)
-        found = [drawn.get(request) for request in requests]
-        return (
-            [None if tree is None else tree.best() for tree in found],
-            DraftLaws([None if tree is None else tree.laws() for tree in found]),
-        )
+        return grow(requests, drawn, self._log_probs)
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass

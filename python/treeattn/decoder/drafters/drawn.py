@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -143,10 +143,6 @@ class DrawnTree:
         ]
 
 
-# The drafter's law at the frontier of every tree: [len(frontier), Vq] log probs per tree.
-FrontierLogProbs = Callable[[list[DrawnTree]], list[Tensor]]
-
-
 def plant(
     request: Request,
     num_nodes: int,
@@ -173,8 +169,23 @@ def plant(
     )
 
 
-def grow(drawn: Sequence[DrawnTree], log_probs: FrontierLogProbs) -> None:
-    """Grow all trees to their end, one call of `log_probs` per level."""
-    while unfinished := [tree for tree in drawn if tree.frontier]:
-        for tree, law in zip(unfinished, log_probs(unfinished), strict=True):
-            tree.expand(law)
+# The drafter's law at every node of the requests' trees: [len(tree), Vq] log probs per tree.
+LogProbs = Callable[[list[Request], list[DraftTree]], list[Tensor]]
+
+
+def grow(
+    requests: Sequence[Request], drawn: Mapping[Request, DrawnTree], log_probs: LogProbs
+) -> tuple[list[DraftTree | None], DraftLaws]:
+    """Grow all trees to their end, one call of `log_probs` per level.
+
+    Returns what `DrawsTokens.draw` does; a request that is not in `drawn` goes without a draft.
+    """
+    while growing := {request: tree for request, tree in drawn.items() if tree.frontier}:
+        laws = log_probs([*growing], [tree.tree() for tree in growing.values()])
+        for tree, law in zip(growing.values(), laws, strict=True):
+            tree.expand(law[tree.frontier])
+    found = [drawn.get(request) for request in requests]
+    return (
+        [None if tree is None else tree.best() for tree in found],
+        DraftLaws([None if tree is None else tree.laws() for tree in found]),
+    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
-from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, grow, plant
+from treeattn.decoder.drafters.drawn import DraftLaws, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.forward import node_log_probs
 from treeattn.decoder.model import Model
@@ -31,13 +31,9 @@ class LayerSkip:
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
+        roots = [request.tokens[-1] for request in requests]
         return [
-            *grow_trees(
-                [request.tokens[-1] for request in requests],
-                num_nodes,
-                shape,
-                lambda trees: self._log_probs([request.seq for request in requests], trees),
-            )
+            *grow_trees(roots, num_nodes, shape, lambda trees: self._log_probs(requests, trees))
         ]
 
     def draw(
@@ -49,20 +45,14 @@ class LayerSkip:
         draws: str,
         temperature: float,
     ) -> tuple[list[DraftTree | None], DraftLaws]:
-        drawn = [
-            plant(request, num_nodes, shape, draws=draws, temperature=temperature)
+        drawn = {
+            request: plant(request, num_nodes, shape, draws=draws, temperature=temperature)
             for request in requests
-        ]
-        seq_of = {tree: request.seq for tree, request in zip(drawn, requests, strict=True)}
+        }
+        return grow(requests, drawn, self._log_probs)
 
-        def at_frontier(growing: list[DrawnTree]) -> list[Tensor]:
-            laws = self._log_probs([seq_of[t] for t in growing], [t.tree() for t in growing])
-            return [law[tree.frontier] for law, tree in zip(laws, growing, strict=True)]
-
-        grow(drawn, at_frontier)
-        return [tree.best() for tree in drawn], DraftLaws([tree.laws() for tree in drawn])
-
-    def _log_probs(self, seqs: Sequence[int], trees: Sequence[DraftTree]) -> list[Tensor]:
+    def _log_probs(self, requests: Sequence[Request], trees: Sequence[DraftTree]) -> list[Tensor]:
+        seqs = [request.seq for request in requests]
         return node_log_probs(self._model, self._cache, trees, seqs, num_layers=self._num_layers)
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
