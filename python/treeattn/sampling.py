@@ -19,7 +19,7 @@ _LOSSLESS = {
 }
 _DEFAULT_DRAWS = {"multistep": "iid", "swor": "swor", "block": "iid"}
 RULE_NAMES = (*_LOSSLESS, "typical")
-_NEEDS_LAWS = ("multistep", "swor", "block", "traversal")
+_NEEDS_LAWS = tuple(rule for rule, kinds in _LOSSLESS.items() if kinds is not DRAWS)
 
 
 def check_draws(rule: str, draws: str | Sequence[str | None] | None) -> str | None:
