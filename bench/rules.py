@@ -82,8 +82,8 @@ def tokens_per_step(
         for _ in range(effort.num_steps):
             for shape, draws in dict.fromkeys((s.shape, s.draws) for s in SETTINGS):
                 run = _Run(decoder, cache, drafter, request, temperature, effort)
-                for setting, mean in run.means(shape, draws).items():
-                    means[setting].append(mean)
+                for setting, tokens in run.means(shape, draws).items():
+                    means[setting].append(tokens)
             _advance(decoder, cache, request, temperature)
     finally:
         cache.pool.free(request.seq)

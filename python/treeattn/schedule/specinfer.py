@@ -38,7 +38,7 @@ def specinfer(
 
     Returns the tree in depth-first order with scores, the likeliest child first; sampled siblings
     keep the order in which they were drawn. Row i of `draft_probs` is the law after node i of this
-    tree; `Growth.order` says under which number that node was asked for.
+    tree; who needs to know under which number it was asked for uses `Growth` and its `order`.
     Raises ValueError for a width below 1, or for laws that are NaN or not one row per node.
     """
     growth = Growth(root_token, expansion=expansion, sample=sample, seed=seed)
