@@ -57,10 +57,10 @@ LAYERS = {
 # Python: a module may import ours from its own row and the rows above it.
 PYTHON_ROWS = (
     ("_library", "_gpus", "_namespace", "_C", "_host", "_cuda", "draw"),
-    ("plan", "accept", "ops", "tree", "sampling", "kv_cache", "cost"),
+    ("plan", "accept", "ops", "tree", "sampling", "kv_cache", "cost", "cost_file"),
     ("schedule", "reference", "_selftest", "doctor"),
     ("decoder", "adapters"),
-    ("cli", "__main__"),
+    ("cli", "tune", "__main__"),
 )
 TOP_LEVEL_THIRD_PARTY = ("torch", "numpy")  # anything else is an extra: import it in a function
 _WHAT_IT_CHECKS = ("accept", "ops", "_C", "_cuda", "_host", "_library", "_namespace")

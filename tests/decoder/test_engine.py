@@ -152,7 +152,7 @@ def test_stats_add_up() -> None:
         ({"stop": ("",)}, "stop must hold non-empty strings"),
         ({"stop": "x"}, "stop needs a checkpoint with a tokenizer"),
         ({"seeds": [1]}, "seeds must have one entry per prompt, 2, got 1"),
-        ({"policy": "auto"}, "policy must be None, got 'auto'"),
+        ({"policy": "auto"}, "policy must be a Policy or its file, got 'auto'"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be > 0, got 0.0"),
         ({"rule": "nonsense"}, "rule"),
         ({"rule": "target", "temperature": -1.0, "seeds": 0}, "temperature"),

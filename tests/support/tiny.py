@@ -17,6 +17,7 @@ from treeattn.decoder.engine import Engine
 from treeattn.decoder.model import build_model
 from treeattn.decoder.sampling import Sampling
 from treeattn.plan import plan_tree
+from treeattn.schedule import Fixed
 from treeattn.tree import DraftTree
 
 CHARACTERS = string.ascii_letters + string.digits + "+/"
@@ -152,7 +153,7 @@ def start(decoder: Decoder, prompt: Sequence[int], drafter: Scripted, limit: int
     """An engine with one request, its prompt read and no step taken yet."""
     cache = decoder._allocate(64)
     drafter.cache = cache
-    engine = Engine(decoder.model, cache, drafter, Sampling(), num_nodes=64, shape="tree")
+    engine = Engine(decoder.model, cache, drafter, Sampling(), Fixed(64))
     engine.add(Request(seq=0, tokens=list(prompt), limit=limit))
     return engine
 

@@ -23,14 +23,16 @@ from treeattn.decoder.drafters import (
     SuffixDraft,
 )
 from treeattn.decoder.eagle_head import load_eagle_head
-from treeattn.decoder.engine import Engine
+from treeattn.decoder.engine import MAX_ROWS, Engine
 from treeattn.decoder.model import Model, build_model
 from treeattn.decoder.options import Options
 from treeattn.decoder.request import Generation, Request, Stats
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.tokenizer import TextStream, Tokenizer, check_same_vocabulary
+from treeattn.schedule import Policy
 
 Prompt: TypeAlias = str | Sequence[int]
+PolicyLike: TypeAlias = Policy | str | Path | None
 
 
 class Decoder:
@@ -98,7 +100,7 @@ class Decoder:
         stop: str | Sequence[str] = (),
         repetition_penalty: float = 1.0,
         logprobs: bool = False,
-        policy: None = None,
+        policy: PolicyLike = None,
     ) -> list[Generation]:
         """Continue every prompt; one result each, in order.
 
@@ -113,6 +115,8 @@ class Decoder:
         seeds: one for all or one per prompt; drawn by torch's generator when None. eos_ids:
         default, the checkpoint's.
         stop: strings that end a text. logprobs: report each token's under the raw target law.
+        policy: a `schedule.Policy` or its file, as `treeattn tune` writes one; it decides shape and
+        size of every draft, and whether there is one, in place of num_nodes and shape.
 
         Raises ValueError naming the argument, before anything is decoded.
         """
@@ -127,7 +131,7 @@ class Decoder:
             ignore_eos=ignore_eos,
             stop=stop,
             logprobs=logprobs,
-            policy=policy,
+            policy=_policy(policy),
         )
         engine, requests = self._start(prompts, options)
         try:
@@ -156,7 +160,7 @@ class Decoder:
         ignore_eos: bool = False,
         stop: str | Sequence[str] = (),
         repetition_penalty: float = 1.0,
-        policy: None = None,
+        policy: PolicyLike = None,
     ) -> Iterator[int]:
         """Continue one prompt, yielding token ids as they are final; arguments as in `generate`.
 
@@ -173,7 +177,7 @@ class Decoder:
             ignore_eos=ignore_eos,
             stop=stop,
             logprobs=False,
-            policy=policy,
+            policy=_policy(policy),
         )
         engine, (request,) = self._start([prompt], options)
         return self._run_stream(engine, request)
@@ -228,14 +232,14 @@ class Decoder:
             self._request(index, prompt, seed, options)
             for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
-        cache = self._cache or self._allocate(self._blocks_needed(requests, options.num_nodes))
+        schedule = options.schedule(MAX_ROWS)
+        cache = self._cache or self._allocate(self._blocks_needed(requests, schedule.max_nodes))
         engine = Engine(
             self.model,
             cache,
             self._drafter(options.drafter, cache),
             options.sampling,
-            options.num_nodes,
-            options.shape,
+            schedule,
             options.logprobs,
         )
         for request in requests:
@@ -315,6 +319,14 @@ class Decoder:
         self.stats = Stats()
         for request in requests:
             self.stats.add(request.stats)
+
+
+def _policy(policy: PolicyLike) -> Policy | None:
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    if not Path(policy).is_file():
+        raise ValueError(f"policy must be a Policy or its file, got {str(policy)!r}: no such file")
+    return Policy.load(policy)
 
 
 def _result(request: Request, logprobs: bool) -> Generation:

@@ -18,8 +18,10 @@ from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.step import verify_step
 from treeattn.kv_cache import OutOfBlocks
+from treeattn.schedule import Fixed, Schedule
 
 MAX_ROWS = 256  # nodes of one verify step, over all requests
+ALONE = Fixed(1)
 PREFILL_BUDGET = 2 * PREFILL_CHUNK  # prompt tokens read between two verify steps
 
 
@@ -35,8 +37,7 @@ class Engine:
     cache: PagedCache
     drafter: Drafter
     sampling: Sampling
-    num_nodes: int
-    shape: str
+    schedule: Schedule
     logprobs: bool = False
     waiting: deque[Request] = field(default_factory=deque)
     prefilling: Request | None = None
@@ -83,7 +84,7 @@ class Engine:
         """Whether a request is being prefilled; takes the next one that finds room if none is."""
         if self.prefilling is not None:
             return True
-        max_running = max(1, MAX_ROWS // self.num_nodes)
+        max_running = max(1, MAX_ROWS // self.schedule.max_nodes)
         if not self.waiting or len(self.running) >= max_running:
             return False
         request = self.waiting[0]
@@ -98,7 +99,7 @@ class Engine:
         return True
 
     def _step_blocks(self, request: Request) -> int:
-        return self.cache.num_blocks_for(min(self.num_nodes, request.room)) + 1
+        return self.cache.num_blocks_for(min(self.schedule.max_nodes, request.room)) + 1
 
     def _prefill_chunk(self) -> int:
         """Read one chunk of the prompt; the request starts to run after the last one."""
@@ -120,7 +121,7 @@ class Engine:
 
     def _verify(self) -> None:
         """One verify step; whoever is youngest makes room when it finds none."""
-        num_nodes = self.num_nodes
+        schedule = self.schedule
         while True:
             try:
                 verify_step(
@@ -129,16 +130,15 @@ class Engine:
                     self.drafter,
                     self.running,
                     self.sampling,
-                    num_nodes=num_nodes,
-                    shape=self.shape,
+                    schedule=schedule,
                     logprobs=self.logprobs,
                 )
                 return
             except OutOfBlocks:
                 if self.prefilling is not None or len(self.running) > 1:
                     self._set_back_youngest()
-                elif num_nodes > 1:
-                    num_nodes = 1  # the last one decodes without drafts
+                elif schedule is not ALONE:
+                    schedule = ALONE  # the last one decodes without drafts
                 else:
                     raise
 
@@ -156,10 +156,12 @@ class Engine:
         assert request is not None
         if isinstance(self.drafter, ReadsFeatures):
             self.drafter.release(request)
+        self.schedule.release(request)
         self.cache.pool.free(request.seq)
         return request
 
     def _leave(self, request: Request) -> None:
         self.running.remove(request)
         self.drafter.release(request)
+        self.schedule.release(request)
         self.cache.pool.free(request.seq)

@@ -12,6 +12,7 @@ import torch
 from treeattn.decoder.drafters import Drafter
 from treeattn.decoder.drafters.base import SHAPES, DrawsTokens
 from treeattn.decoder.sampling import Sampling
+from treeattn.schedule import Fixed, Online, Policy, Schedule
 
 DRAFTERS = ("none", "lookup", "suffix", "layer_skip")
 
@@ -30,7 +31,7 @@ class Options:
     ignore_eos: bool
     stop: str | Sequence[str]
     logprobs: bool
-    policy: None
+    policy: Policy | None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:
@@ -48,8 +49,11 @@ class Options:
         self._check_rule()
         if "" in self.stop_strings:
             raise ValueError("stop must hold non-empty strings, got ''")
-        if self.policy is not None:
-            raise ValueError(f"policy must be None, got {self.policy!r}")
+        if self.policy is not None and named and self.drafter != self.policy.drafter:
+            raise ValueError(
+                f"policy was made for the drafter {self.policy.drafter!r}, got drafter "
+                f"{self.drafter!r}"
+            )
 
     def _check_rule(self) -> None:
         rule = self.sampling.rule
@@ -62,6 +66,12 @@ class Options:
                 f"layer_skip, a draft model or a draft head; got {self.drafter!r}, with which "
                 f"greedy, target and typical work"
             )
+
+    def schedule(self, max_rows: int) -> Schedule:
+        """The policy's, or `num_nodes` for every request and step. max_rows: most of a step."""
+        if self.policy is None:
+            return Fixed(self.num_nodes, self.shape)
+        return Online(self.policy, max_rows)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from treeattn.decoder.drafters.base import Drafter, DrawsTokens
 from treeattn.decoder.drafters.drawn import DraftLaws
 from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
+from treeattn.schedule import Schedule
 from treeattn.tree import DraftTree
 
 
@@ -27,22 +28,29 @@ def propose(
     drafter: Drafter,
     requests: Sequence[Request],
     sampling: Sampling,
-    num_nodes: int,
-    shape: str,
+    schedule: Schedule,
 ) -> Proposal:
-    """Likeliest trees, or drawn ones where the rule corrects for the law of the draft."""
+    """Likeliest trees, or drawn ones where the rule corrects for the law of the draft.
+
+    `schedule` says who is asked for how much, and what of it is verified.
+    """
+    num_nodes, shape = schedule.budget(len(requests))
+    asked = [request for request, ask in zip(requests, schedule.ask(requests), strict=True) if ask]
     laws = None
     if sampling.draws is None:
-        trees = drafter.propose(requests, num_nodes, shape)
+        trees = drafter.propose(asked, num_nodes, shape) if asked else []
     else:
         if not isinstance(drafter, DrawsTokens):
             raise ValueError(f"rule {sampling.rule} needs a drafter with draw(), got {drafter!r}")
         trees, laws = drafter.draw(
-            requests, num_nodes, shape, draws=sampling.draws, temperature=sampling.temperature
+            asked, num_nodes, shape, draws=sampling.draws, temperature=sampling.temperature
         )
         _check_drawn(trees, laws, sampling)
-    fitted = [_fit(tree, request, num_nodes) for tree, request in zip(trees, requests, strict=True)]
-    return Proposal(fitted, laws)
+        probs = dict(zip(asked, laws.probs, strict=True))
+        laws = DraftLaws([probs.get(request) for request in requests], laws.ids)
+    drafts = dict(zip(asked, trees, strict=True))
+    fitted = [_fit(drafts.get(request), request, num_nodes) for request in requests]
+    return Proposal(schedule.cut(requests, fitted), laws)
 
 
 def _check_drawn(trees: Sequence[DraftTree | None], laws: DraftLaws, sampling: Sampling) -> None:

@@ -63,6 +63,11 @@ class Request:
         return self.tokens[self.num_prompt :]
 
     @property
+    def context(self) -> int:
+        """Tokens before the root."""
+        return len(self.tokens) - 1
+
+    @property
     def room(self) -> int:
         """Tokens that may still be emitted."""
         return self.limit - len(self.tokens)

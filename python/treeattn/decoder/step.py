@@ -17,6 +17,7 @@ from treeattn.decoder.request import Request, Stats
 from treeattn.decoder.sampling import Sampling, path_logprobs, path_rows
 from treeattn.ops import AcceptedPath, remap_kv
 from treeattn.plan import TreePlan
+from treeattn.schedule import Schedule
 from treeattn.tree import pack
 
 STATUS_TEXT = {1: "non-finite logits", 2: "no token left to draw", 4: "an invalid tree"}
@@ -29,8 +30,7 @@ def verify_step(
     requests: Sequence[Request],
     sampling: Sampling,
     *,
-    num_nodes: int,
-    shape: str,
+    schedule: Schedule,
     logprobs: bool,
 ) -> None:
     """Decode at least one token of every request, or end it.
@@ -38,7 +38,7 @@ def verify_step(
     Raises OutOfBlocks, with nothing committed, when the trees find no room.
     """
     clock = _Clock()
-    draft = propose(drafter, requests, sampling, num_nodes, shape)
+    draft = propose(drafter, requests, sampling, schedule)
     batch = pack(draft.trees, device=cache.k.device)
     clock.lap("draft")
 
@@ -64,6 +64,7 @@ def verify_step(
         num_owned = len(cache.pool.block_table(request.seq))
         cache.pool.commit(request.seq, [root, *request.tokens[-kept:-1]], table[:num_owned])
         drafter.observe(request, request.tokens[-kept:])
+        schedule.observe(request, request.tokens[-kept:])
         if isinstance(drafter, ReadsFeatures):
             drafter.observe_features(request, features[b, :kept])
         if law is not None:

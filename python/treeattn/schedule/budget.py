@@ -38,6 +38,7 @@ def choose_batch(
     max_rows: int | None = None,
     max_nodes: IntLike | None = None,
     max_depths: IntLike | None = None,
+    max_ms: float | None = None,
 ) -> BatchPlan:
     """The parts of `trees` to draft and verify for most tokens per second of the whole batch.
 
@@ -52,6 +53,7 @@ def choose_batch(
     context: tokens before the root, the longest of the batch.
     max_rows: most nodes of the batch; max_nodes, max_depths: [B], most nodes (the root counts) and
         most depth of each request: free slots, or tokens it may still emit.
+    max_ms: no more than this, except for plain decoding.
 
     Ties go to off, then to chains, fewer levels, fewer rows. `draws` becomes what `prune` makes it.
     Raises ValueError for a tree without scores, or limits of another length than B.
@@ -67,11 +69,13 @@ def choose_batch(
 
     best: Indices = np.empty(0, dtype=np.int64)
     best_tokens, best_ms, best_rate = 0.0, 0.0, -1.0
-    for nodes in batch.orders():
+    for nodes in batch.orders(by_depth=costs.draft is not None):
         nodes = nodes[: most_rows - batch.num_requests]
         tokens = batch.num_requests + np.cumsum(np.concatenate(([0.0], batch.probs[nodes])))
         ms = verify_ms[: len(tokens)] + _draft_ms(costs, batch, nodes)
         rates = tokens / ms
+        if max_ms is not None:
+            rates[1:][ms[1:] > max_ms] = -1.0
         count = int(rates.argmax())
         if rates[count] > best_rate:
             best, best_rate = nodes[:count], rates[count]
@@ -132,12 +136,14 @@ class _Batch:
     def max_depth(self) -> int:
         return int(self.depths[self.ranked].max(initial=0))
 
-    def orders(self) -> Iterator[Indices]:
-        """In which nodes may be taken: none, chains only, all; each for every depth."""
+    def orders(self, *, by_depth: bool) -> Iterator[Indices]:
+        """In which nodes may be taken: none, chains only, all; each for every depth, if asked."""
         yield self.ranked[:0]
         for among in (self.ranked[self._on_chain[self.ranked]], self.ranked):
-            for depth in range(1, self.max_depth + 1):
+            for depth in range(1, self.max_depth + 1) if by_depth else ():
                 yield among[self.depths[among] <= depth]
+            if not by_depth:
+                yield among
 
     def widths(self, nodes: Indices, level: int) -> Indices:
         """Of each prefix of `nodes`: how many nodes have a child in it at depth `level`."""

@@ -39,6 +39,20 @@ def prune(
     return drop(tree, kept)
 
 
+def likeliest_chain(tree: DraftTree) -> DraftTree:
+    """The path of the likeliest child at every node (without scores the first one), as a tree."""
+    kept = np.zeros(len(tree), dtype=np.bool_)
+    kept[:1] = True
+    node, children = 0, tree.children(0) if len(tree) > 0 else []
+    while children:
+        node = children[0]
+        if tree.scores is not None:
+            node = max(children, key=tree.scores.__getitem__)
+        kept[node] = True
+        children = tree.children(node)
+    return drop(tree, kept)
+
+
 def path_scores(tree: DraftTree) -> npt.NDArray[np.float64]:
     """[N]: the scores, none above its parent's; ValueError when the tree has none."""
     if tree.scores is None:

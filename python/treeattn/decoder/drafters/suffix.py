@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from treeattn._host import SuffixTrie
 from treeattn.decoder.linear import MIN_ROWS
 from treeattn.decoder.request import Request
+from treeattn.schedule.prune import likeliest_chain
 from treeattn.tree import DraftTree
 
 
@@ -30,7 +31,7 @@ class SuffixDraft:
         free_nodes = min(num_nodes, MIN_ROWS // max(1, len(requests)))
         trees = [self._tree(request, num_nodes, free_nodes) for request in requests]
         if shape == "chain":
-            return [None if tree is None else _likeliest_chain(tree) for tree in trees]
+            return [None if tree is None else likeliest_chain(tree) for tree in trees]
         return trees
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
@@ -47,13 +48,3 @@ class SuffixDraft:
             draft = self._trie.propose(request.seq, free_nodes)
         tokens, parents, log_probs = draft
         return DraftTree(tokens, parents, scores=log_probs) if len(tokens) > 1 else None
-
-
-def _likeliest_chain(tree: DraftTree) -> DraftTree:
-    """The path of the likeliest child at every node."""
-    assert tree.scores is not None
-    node, path = 0, [0]
-    while children := tree.children(node):
-        node = max(children, key=tree.scores.__getitem__)
-        path.append(node)
-    return DraftTree.chain(tree.tokens[path])

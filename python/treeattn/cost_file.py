@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cost tables on disk: what was measured, where, and what was only assumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from treeattn.cost import Staircase, StepCosts
+
+Rows: TypeAlias = tuple[tuple[float, ...], ...]
+COLUMNS = {
+    "verify": ("rows", "context", "ms"),
+    "draft": ("level", "width", "ms"),
+    "accept": ("rows", "ms"),
+    "remap": ("rows", "ms"),
+}
+
+
+@dataclass(frozen=True)
+class CostTables:
+    """The parts of a step as tables of points, each ending with milliseconds (see `StepCosts`).
+
+    verify: (rows, context, ms), rows being the nodes of the whole batch. draft: (level, width, ms),
+        level from 1, width being the nodes of the whole batch asked at it; empty: takes no time.
+    accept, remap: (rows, ms).
+    about: for each table, where its numbers come from; starts with "measured" or "assumed".
+    """
+
+    verify: Rows
+    draft: Rows = ()
+    accept: Rows = ()
+    remap: Rows = ()
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, columns in COLUMNS.items():
+            for point in getattr(self, name):
+                if len(point) != len(columns):
+                    raise ValueError(
+                        f"{name} must hold points ({', '.join(columns)}), got {tuple(point)}"
+                    )
+        if not self.verify:
+            raise ValueError("verify must hold at least one point (rows, context, ms)")
+
+    @property
+    def costs(self) -> StepCosts:
+        """What the scheduler reads."""
+        return StepCosts(
+            verify=_staircase(self.verify),
+            draft=_staircase(self.draft) if self.draft else None,
+            accept=_staircase(self.accept) if self.accept else None,
+            remap=_staircase(self.remap) if self.remap else None,
+        )
+
+    @property
+    def max_context(self) -> int:
+        """The longest context that was measured."""
+        return max(int(point[1]) for point in self.verify)
+
+    def to_json(self) -> dict[str, Any]:
+        tables = {name: [list(point) for point in getattr(self, name)] for name in COLUMNS}
+        return {"columns": {name: list(names) for name, names in COLUMNS.items()}, **tables} | {
+            "about": dict(self.about)
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CostTables:
+        """Raises ValueError naming the table and the point that is wrong."""
+        if "verify" not in data:
+            raise ValueError(f"cost tables must have the table verify, got {sorted(data)}")
+        tables = {name: _rows(name, data.get(name, [])) for name in COLUMNS}
+        return cls(**tables, about=dict(data.get("about", {})))
+
+    @classmethod
+    def load(cls, path: Path) -> CostTables:
+        """From a file of cost tables, or from a policy file, which has them under "costs"."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return cls.from_json(data.get("costs", data))
+
+
+def _rows(name: str, points: Sequence[Sequence[float]]) -> Rows:
+    for point in points:
+        if not all(isinstance(number, (int, float)) for number in point):
+            raise ValueError(f"{name} must hold points of numbers, got {point}")
+    return tuple(tuple(float(number) for number in point) for point in points)
+
+
+def _staircase(points: Rows) -> Staircase:
+    return Staircase({tuple(int(size) for size in point[:-1]): point[-1] for point in points})

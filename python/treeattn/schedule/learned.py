@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a drafter's word is worth: learned by depth and sibling rank, exponentially forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from treeattn.cost import FloatArray
+from treeattn.schedule.prune import path_scores
+from treeattn.tree import DraftTree, IntArray
+
+DEPTHS, RANKS = 8, 4  # deeper nodes and later siblings count as the last ones
+HALF_LIFE = 8.0  # steps
+PRIOR_TRUST = 0.8  # before anything was learned
+PRIOR_WEIGHT = 5.0  # children
+
+
+class LearnedAcceptance:
+    """How often children were accepted, against how often the drafter said they would be.
+
+    For each node on an accepted path, its children were tried: `said` sums the probability that the
+    drafter gave each of them below its parent, `seen` counts those that were accepted; both are
+    [DEPTHS, RANKS], by the parent's depth and the child's rank. `seen / said` corrects what the
+    drafter says of the next trees. Of a draft without scores each child is taken to be certain: so
+    there it is the chance by depth and rank itself, and does not depend on the tokens drawn.
+
+    Each `observe` halves what is older than `half_life` steps; what is forgotten gives way to the
+    prior: what earlier requests taught (`said`, `seen`), as though it were `weight` children.
+    """
+
+    def __init__(
+        self,
+        said: Sequence[Sequence[float]] | FloatArray | None = None,
+        seen: Sequence[Sequence[float]] | FloatArray | None = None,
+        *,
+        weight: float = PRIOR_WEIGHT,
+        half_life: float = HALF_LIFE,
+    ) -> None:
+        trust = np.full((DEPTHS, RANKS), PRIOR_TRUST)
+        if said is not None and seen is not None:
+            for name, counts in (("said", said), ("seen", seen)):
+                if np.shape(counts) != (DEPTHS, RANKS) or not np.all(np.asarray(counts) >= 0):
+                    raise ValueError(
+                        f"{name} must be [{DEPTHS}, {RANKS}] counts >= 0, got {counts!r}"
+                    )
+            # A cell that was seldom tried says little: the general trust is worth some trials.
+            trust = (np.asarray(seen) + trust * weight) / (np.asarray(said) + weight)
+        elif said is not None or seen is not None:
+            raise ValueError("said and seen go together")
+        if not (weight > 0 and half_life > 0):
+            raise ValueError(
+                f"weight and half_life must be > 0, got weight={weight}, half_life={half_life}"
+            )
+        self._prior = weight
+        self._trust = trust
+        self._keep = 0.5 ** (1.0 / half_life)
+        self.said = np.zeros((DEPTHS, RANKS))
+        self.seen = np.zeros((DEPTHS, RANKS))
+
+    def observe(self, tree: DraftTree, emitted: Sequence[int]) -> int:
+        """`emitted` followed the root of `tree`; returns how many of them the tree holds.
+
+        A child counts as accepted when its token was emitted after its parent's path, whether its
+        row was verified or had been pruned away: a pruned draft teaches as much as a verified one.
+        """
+        self.said *= self._keep
+        self.seen *= self._keep
+        node, path, tried = 0, [0], []
+        for token in emitted:
+            children = np.flatnonzero(tree.parents == node)
+            tried.append(children)
+            matching = children[tree.tokens[children] == token]
+            if len(matching) == 0:
+                break
+            node = int(matching[0])
+            path.append(node)
+        nodes = np.concatenate(tried) if tried else np.empty(0, dtype=np.int64)
+        cells = _cells(tree, nodes)
+        np.add.at(self.said, cells, _below_parent(tree)[nodes])
+        np.add.at(self.seen, cells, np.isin(nodes, path))
+        return len(path) - 1
+
+    @property
+    def trust(self) -> FloatArray:
+        """[DEPTHS, RANKS]: by what the drafter's word is multiplied."""
+        trust: FloatArray = (self.seen + self._prior * self._trust) / (self.said + self._prior)
+        return trust
+
+    def calibrate(self, tree: DraftTree) -> DraftTree:
+        """`tree` with scores that are what was learned: log chances that a path is accepted."""
+        if len(tree) < 2:
+            return DraftTree(tree.tokens, tree.parents, [0.0] * len(tree), tree.draws)
+        nodes = np.arange(1, len(tree))
+        trust = self.trust
+        if tree.scores is None:  # so that what is kept of siblings is always the first of them
+            trust = np.minimum.accumulate(trust, axis=1)
+        chances = np.zeros(len(tree))
+        chances[1:] = _below_parent(tree)[1:] * trust[_cells(tree, nodes)]
+        with np.errstate(divide="ignore"):
+            scores = np.log(np.minimum(chances, 1.0))
+        scores[0] = 0.0
+        for depth in range(1, int(tree.depths.max()) + 1):
+            level = np.flatnonzero(tree.depths == depth)
+            scores[level] += scores[tree.parents[level]]
+        return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
+
+
+def sibling_ranks(tree: DraftTree) -> IntArray:
+    """[N]: how many siblings come before each node."""
+    order = np.argsort(tree.parents, kind="stable")
+    grouped = tree.parents[order]
+    ranks = np.empty(len(tree), dtype=np.int64)
+    ranks[order] = np.arange(len(tree)) - np.searchsorted(grouped, grouped)
+    return ranks
+
+
+def _cells(tree: DraftTree, nodes: IntArray) -> tuple[IntArray, IntArray]:
+    """Row (the parent's depth) and column (the rank) of each of `nodes` in the tables."""
+    depths = np.minimum(tree.depths[nodes] - 1, DEPTHS - 1)
+    return depths, np.minimum(sibling_ranks(tree)[nodes], RANKS - 1)
+
+
+def _below_parent(tree: DraftTree) -> FloatArray:
+    """[N]: the drafter's probability of each node given its parent; 1 without scores."""
+    if tree.scores is None:
+        return np.ones(len(tree))
+    scores = path_scores(tree)
+    scores[:1] = 0.0
+    below = np.zeros(len(tree))
+    known = np.isfinite(scores[tree.parents])
+    below[known] = np.exp((scores - scores[tree.parents])[known])
+    return np.minimum(below, 1.0)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of which request to draft and verify, step by step: a fixed budget, or a policy's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from treeattn.cost import StepCosts
+from treeattn.schedule.budget import choose_batch
+from treeattn.schedule.learned import LearnedAcceptance
+from treeattn.schedule.policy import Policy
+from treeattn.tree import DraftTree
+
+# How much of what a request's drafts saved is forgotten per step: when it was asked; and when not,
+# towards what the policy promises, so that the drafter gets another chance.
+FORGET_ASKED = 0.15
+FORGET_UNASKED = 0.02
+
+
+class Drafting(Protocol):
+    """A request as a schedule sees it.
+
+    context: tokens before the root. room: tokens that may still be emitted.
+    """
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+
+
+class Schedule(Protocol):
+    """What the decoder asks at every step, in this order.
+
+    max_nodes: most nodes that a request's tree will ever have.
+    """
+
+    @property
+    def max_nodes(self) -> int: ...
+
+    def budget(self, batch_size: int) -> tuple[int, str]:
+        """Nodes that a draft may have, the root counted, and its shape: "tree" or "chain"."""
+        ...
+
+    def ask(self, requests: Sequence[Drafting]) -> list[bool]:
+        """For which requests a draft is worth the drafter's time."""
+        ...
+
+    def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
+        """What of the drafts is worth verifying; rows that are left out are gone. Of a request
+        without a draft the tree is its root."""
+        ...
+
+    def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
+        """The step's tokens of a request: the accepted ones, then the target's own."""
+        ...
+
+    def release(self, request: Drafting) -> None:
+        """The request has left."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same budget for every request and step."""
+
+    max_nodes: int
+    shape: str = "tree"
+
+    def budget(self, batch_size: int) -> tuple[int, str]:
+        return self.max_nodes, self.shape
+
+    def ask(self, requests: Sequence[Drafting]) -> list[bool]:
+        return [True] * len(requests)
+
+    def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
+        return list(trees)
+
+    def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
+        pass
+
+    def release(self, request: Drafting) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class _Known:
+    """What is known of one request.
+
+    saved_ms: what its drafts saved lately, per step in which it was asked, before the drafter's own
+    time. drafted: its last draft as the drafter scored it. cost_ms: what verifying it cost.
+    """
+
+    learned: LearnedAcceptance
+    saved_ms: float
+    asked: bool = False
+    drafted: DraftTree | None = None
+    cost_ms: float = 0.0
+
+
+@dataclass(eq=False)
+class Online:
+    """Follows `policy`, and learns from each request what its drafts are worth.
+
+    Before drafting: a request whose drafts saved less time lately than drafting takes is not asked;
+    from time to time it is asked again. After drafting: scores are corrected by what was learned,
+    and `choose_batch` takes the nodes that make the whole batch fastest, chains and plain decoding
+    among the answers. What is taken of a drawn tree depends on its shape only, never on its tokens,
+    so it stays lossless.
+
+    max_rows: most nodes of a step. Contexts longer than any that was measured cost what that did.
+    """
+
+    policy: Policy
+    max_rows: int | None = None
+    _known: dict[int, _Known] = field(default_factory=dict)
+    _token_ms: float = 0.0  # what one token costs without drafts, at the present batch
+
+    def __post_init__(self) -> None:
+        costs = self.policy.costs.costs
+        self._costs = StepCosts(verify=costs.verify, accept=costs.accept, remap=costs.remap)
+
+    @property
+    def max_nodes(self) -> int:
+        return self.policy.max_nodes
+
+    def budget(self, batch_size: int) -> tuple[int, str]:
+        verdict = self.policy.verdict(batch_size)
+        return verdict.num_nodes, "chain" if verdict.shape == "chain" else "tree"
+
+    def ask(self, requests: Sequence[Drafting]) -> list[bool]:
+        batch_size = len(requests)
+        verdict = self.policy.verdict(batch_size)
+        (step_ms,) = self._costs.after_draft([batch_size], self._context(requests))
+        self._token_ms = step_ms / batch_size
+        draft_ms = verdict.draft_ms / batch_size
+        promised_ms = self._token_ms * (1 + verdict.accepted) * verdict.gain + draft_ms
+        for request in requests:
+            if request.seq not in self._known:
+                self._known[request.seq] = _Known(self.policy.fresh(), promised_ms)
+            known = self._known[request.seq]
+            known.asked = verdict.shape != "off" and request.room > 1 and known.saved_ms > draft_ms
+            if not known.asked:
+                known.saved_ms += FORGET_UNASKED * (promised_ms - known.saved_ms)
+        return [self._known[request.seq].asked for request in requests]
+
+    def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
+        draft_ms = self.policy.verdict(len(requests)).draft_ms
+        bound = self.policy.max_step_ms
+        plan = choose_batch(
+            [self._likely(request, tree) for request, tree in zip(requests, trees, strict=True)],
+            self._costs,
+            context=self._context(requests),
+            max_rows=self.max_rows,
+            max_depths=[request.room - 1 for request in requests],
+            max_ms=None if bound is None else bound - draft_ms,
+        )
+        extra_ms = plan.ms - self._token_ms * len(requests)
+        kept: list[DraftTree] = []
+        for request, tree, part in zip(requests, trees, plan.trees, strict=True):
+            assert part is not None
+            known = self._known[request.seq]
+            known.drafted = tree if known.asked else None
+            known.cost_ms = extra_ms * (len(part) - 1) / max(1, plan.rows - len(requests))
+            kept.append(part if tree.scores is not None else _drawn_as(part, tree))
+        return kept
+
+    def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
+        known = self._known.get(request.seq)
+        if known is None or known.drafted is None:
+            return
+        known.learned.observe(known.drafted, emitted)
+        saved_ms = (len(emitted) - 1) * self._token_ms - known.cost_ms
+        known.saved_ms += FORGET_ASKED * (saved_ms - known.saved_ms)
+
+    def release(self, request: Drafting) -> None:
+        self._known.pop(request.seq, None)
+
+    def _likely(self, request: Drafting, tree: DraftTree) -> DraftTree:
+        """`tree` with the chances that were learned for scores."""
+        likely = self._known[request.seq].learned.calibrate(tree)
+        if tree.scores is not None:
+            return likely
+        # Chances that come from the shape alone: what they choose is not pruned by value.
+        rows = tree.parents if tree.draft_rows is None else tree.draft_rows
+        return DraftTree(likely.tokens, likely.parents, likely.scores, draft_rows=rows)
+
+    def _context(self, requests: Sequence[Drafting]) -> int:
+        longest = max(request.context for request in requests)
+        return min(max(1, longest), self.policy.costs.max_context)
+
+
+def _drawn_as(part: DraftTree, tree: DraftTree) -> DraftTree:
+    """`part` of `tree`, which was chosen without a look at its values."""
+    return DraftTree(part.tokens, part.parents, None, tree.draws, part.draft_rows)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a drafter proposed along a continuation, and which of it came true."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treeattn.cost import path_probs
+from treeattn.tree import DraftTree
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a drafter proposed at every position of one continuation.
+
+    context: tokens before the first root. tokens: [T], the continuation. drafts: [T], the draft at
+    the root before tokens[t], as large as any that may be replayed; None: it had none.
+    """
+
+    name: str
+    context: int
+    tokens: tuple[int, ...]
+    drafts: tuple[DraftTree | None, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.drafts) != len(self.tokens):
+            raise ValueError(
+                f"drafts must have an entry per token, {len(self.tokens)}, got {len(self.drafts)}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "context": self.context,
+            "tokens": list(self.tokens),
+            "drafts": [None if tree is None else _tree_to_json(tree) for tree in self.drafts],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recording:
+        drafts = (None if tree is None else _tree_from_json(tree) for tree in data["drafts"])
+        return cls(data["name"], data["context"], tuple(data["tokens"]), tuple(drafts))
+
+
+def save_recordings(path: Path, recordings: Sequence[Recording], about: Mapping[str, Any]) -> None:
+    """One JSON object per line, the first says what the file is."""
+    header = {"treeattn_recording": VERSION, "about": dict(about)}
+    lines = [header, *(recording.to_json() for recording in recordings)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def load_recordings(path: Path) -> list[Recording]:
+    """Raises ValueError naming the file and what is wrong with it."""
+    try:
+        header, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if header.get("treeattn_recording") != VERSION:
+            raise ValueError(f"treeattn_recording must be {VERSION}, got {header}")
+        return [Recording.from_json(line) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"recording {path}: {error}") from error
+
+
+def imagined(
+    acceptance: Sequence[Sequence[float]],
+    parents: Sequence[int],
+    *,
+    num_tokens: int,
+    context: int,
+    seed: int,
+) -> Recording:
+    """A continuation on which drafts of one shape are accepted by chance.
+
+    acceptance: as in `cost.path_probs`: acceptance[d][r], the chance that of an accepted node of
+    depth d the child of rank r is the accepted one; those of a row sum to at most 1. The drafter is
+    taken to know these chances: they are the scores.
+    Raises ValueError for a row that sums to more than 1.
+    """
+    for depth, row in enumerate(acceptance):
+        if sum(row) > 1 + 1e-9:
+            raise ValueError(f"acceptance[{depth}] must sum to at most 1, got {sum(row)}")
+    generator = random.Random(seed)
+    probs = path_probs(parents, acceptance)
+    with np.errstate(divide="ignore"):
+        scores = np.log(probs)
+    drafts = []
+    for t in range(num_tokens):
+        tokens = [-1] * len(parents)
+        alive, depths, ranks = [False] * len(parents), [0] * len(parents), [0] * len(parents)
+        alive[0] = True
+        drawn: dict[int, float] = {}
+        for node in range(1, len(parents)):
+            parent = parents[node]
+            depths[node] = depths[parent] + 1
+            row = acceptance[min(depths[parent], len(acceptance) - 1)]
+            chance = row[ranks[parent]] if ranks[parent] < len(row) else 0.0
+            ranks[parent] += 1
+            if not alive[parent]:
+                continue
+            left = drawn.setdefault(parent, generator.random())
+            drawn[parent] = left - chance
+            alive[node] = 0 <= left < chance
+            if alive[node]:
+                tokens[node] = t + depths[node] - 1
+        drafts.append(DraftTree(tokens, parents, scores))
+    return Recording("imagined", context, tuple(range(num_tokens)), tuple(drafts))
+
+
+def _tree_to_json(tree: DraftTree) -> dict[str, Any]:
+    data: dict[str, Any] = {"tokens": tree.tokens.tolist(), "parents": tree.parents.tolist()}
+    if tree.scores is not None:
+        data["scores"] = [round(score, 5) for score in tree.scores.tolist()]
+    return data
+
+
+def _tree_from_json(data: Mapping[str, Any]) -> DraftTree:
+    return DraftTree(data["tokens"], data["parents"], data.get("scores"))

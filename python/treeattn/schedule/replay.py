@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding again what was recorded, against any cost table: no model, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treeattn.cost import StepCosts
+from treeattn.schedule.online import Schedule
+from treeattn.schedule.prune import likeliest_chain, prune
+from treeattn.schedule.recording import Recording
+from treeattn.tree import DraftTree
+
+
+@dataclass
+class Replayed:
+    """What a replay took. tokens: emitted. ms: in all, and by phase. accepted: draft tokens."""
+
+    tokens: int = 0
+    steps: int = 0
+    accepted: int = 0
+    rows: int = 0
+    ms: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("draft", "verify", "accept", "remap"), 0.0)
+    )
+
+    @property
+    def total_ms(self) -> float:
+        return sum(self.ms.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1000.0 * self.tokens / self.total_ms if self.tokens else 0.0
+
+
+@dataclass(eq=False)
+class _Run:
+    """One recording on its way: a request as `Schedule` sees it."""
+
+    seq: int
+    recording: Recording
+    at: int = 0
+
+    @property
+    def context(self) -> int:
+        return self.recording.context + self.at
+
+    @property
+    def room(self) -> int:
+        return len(self.recording.tokens) - self.at
+
+
+def replay(
+    recordings: Iterable[Recording],
+    schedule: Schedule,
+    costs: StepCosts,
+    *,
+    batch_size: int = 1,
+    max_context: int | None = None,
+) -> Replayed:
+    """Decode the recordings in turn, `batch_size` at a time, as `schedule` says.
+
+    Tokens are those that were recorded; time is what `costs` says. A draft smaller than the one
+    that was recorded is taken to be its likeliest part, and a chain its likeliest path.
+    max_context: longer contexts cost what this one does.
+    Raises ValueError where `costs` does not know what plain decoding of the batch takes.
+    """
+    waiting = [_Run(seq, recording) for seq, recording in enumerate(recordings)]
+    waiting = [run for run in waiting if run.room > 0][::-1]
+    running: list[_Run] = []
+    total = Replayed()
+    while running or waiting:
+        while waiting and len(running) < batch_size:
+            running.append(waiting.pop())
+        _step(running, schedule, costs, max_context, total)
+        for run in [run for run in running if run.room <= 0]:
+            running.remove(run)
+            schedule.release(run)
+    return total
+
+
+def _step(
+    runs: Sequence[_Run],
+    schedule: Schedule,
+    costs: StepCosts,
+    max_context: int | None,
+    total: Replayed,
+) -> None:
+    num_nodes, shape = schedule.budget(len(runs))
+    asked = schedule.ask(runs)
+    drafts = [
+        _draft(run, num_nodes, shape) if ask else _root()
+        for run, ask in zip(runs, asked, strict=True)
+    ]
+    total.ms["draft"] += _draft_ms(costs, [d for d, ask in zip(drafts, asked, strict=True) if ask])
+    trees = schedule.cut(runs, drafts)
+    rows = sum(map(len, trees))
+    context = max(1, max(run.context for run in runs))
+    if max_context is not None:
+        context = min(context, max_context)
+    verify_ms = costs.verify(rows, context)
+    if verify_ms == math.inf:
+        raise ValueError(f"costs must know verify of {rows} rows at context {context}, got inf")
+    total.ms["verify"] += verify_ms
+    for phase, table in (("accept", costs.accept), ("remap", costs.remap)):
+        if table is not None:
+            total.ms[phase] += table(rows)
+    total.rows += rows
+    for run, tree in zip(runs, trees, strict=True):
+        following = run.recording.tokens[run.at :]
+        accepted = _matching(tree, following)
+        emitted = following[: accepted + 1]
+        total.steps += 1
+        total.accepted += min(accepted, len(emitted) - 1)
+        total.tokens += len(emitted)
+        schedule.observe(run, emitted)
+        run.at += len(emitted)
+
+
+def _draft(run: _Run, num_nodes: int, shape: str) -> DraftTree:
+    """The part of the recorded draft that fits the budget and the tokens left."""
+    tree = run.recording.drafts[run.at]
+    if tree is None:
+        return _root()
+    if shape == "chain":
+        tree = likeliest_chain(tree)
+    if (tree.depths >= run.room).any():
+        tree = tree.keep(tree.depths < run.room)
+    if tree.scores is None:
+        return tree if len(tree) <= num_nodes else tree.keep(np.arange(len(tree)) < num_nodes)
+    return prune(tree, num_nodes=num_nodes)
+
+
+def _draft_ms(costs: StepCosts, drafts: Sequence[DraftTree]) -> float:
+    """Every level that a draft has was asked for once, for all of them together."""
+    if costs.draft is None or not drafts:
+        return 0.0
+    levels = max(1, max(int(tree.depths.max(initial=0)) for tree in drafts))
+    total = 0.0
+    for level in range(1, levels + 1):
+        width = sum(int(np.count_nonzero(tree.depths == level - 1)) for tree in drafts)
+        total += float(costs.draft.along([level], [max(1, width)])[0])
+    return total
+
+
+def _matching(tree: DraftTree, following: Sequence[int]) -> int:
+    """How many of the tokens `following` the root the tree holds."""
+    node = 0
+    for count, token in enumerate(following):
+        found = [child for child in tree.children(node) if tree.tokens[child] == token]
+        if not found:
+            return count
+        node = found[0]
+    return len(following)
+
+
+def _root() -> DraftTree:
+    return DraftTree([-1], [-1], [0.0])
