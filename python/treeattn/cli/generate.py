@@ -25,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
         "drafter": make_drafter(args, decoder),
         "num_nodes": args.nodes,
         "shape": args.shape,
+        "policy": args.policy,
         "rule": args.rule or ("greedy" if args.temperature == 0 else "target"),
         "temperature": args.temperature,
         "top_k": args.top_k,

@@ -14,7 +14,7 @@ from treeattn import _library
 from treeattn.cli import options
 from treeattn.doctor import doctor
 
-NEED_EXTENSION = ("demo", "generate")
+NEED_EXTENSION = ("demo", "generate", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     options.add_demo(commands)
     options.add_generate(commands)
+    options.add_tune(commands)
     options.add_show(commands)
     options.add_doctor(commands)
     return parser

@@ -64,6 +64,13 @@ def add_generate(commands: Any) -> None:
     shape.add_argument("--tree", dest="shape", action="store_const", const="tree", default="tree")
     shape.add_argument("--chain", dest="shape", action="store_const", const="chain")
     parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="what `treeattn tune` wrote: it decides how much to draft, in place of --nodes, "
+        "--tree and --chain",
+    )
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument(
@@ -76,6 +83,50 @@ def add_generate(commands: Any) -> None:
     parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0 is off")
     parser.add_argument("--seed", type=int, help="makes sampling repeatable")
     parser.add_argument("--json", action="store_true", help="print ids, text and numbers as JSON")
+
+
+def add_tune(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "tune", help="measure what drafting pays on this machine, and write a policy"
+    )
+    _add_model_options(parser)
+    parser.add_argument(
+        "--drafter",
+        default="suffix",
+        metavar="suffix|lookup|eagle|PATH",
+        help="where drafts come from; PATH is a smaller model (default: suffix)",
+    )
+    _add_draft_head(parser, "the head that --drafter eagle drafts with")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help='a JSON list of {"name": ..., "kind": "copy" | "mixed" | "free", "prompt": text or '
+        '"prompt_ids": ids} (default: ten kinds that come with the package)',
+    )
+    parser.add_argument(
+        "--batch-sizes", default="1,4", metavar="N,...", help="what to tune for (default: 1,4)"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="per prompt")
+    parser.add_argument(
+        "--max-step-ms",
+        type=float,
+        metavar="MS",
+        help="no step may take longer (default: any)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of drafts and sampling")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("policy.json"),
+        metavar="FILE",
+        help="the policy; FILE.measured holds what was measured, from which a run that was killed "
+        "goes on (default: policy.json)",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write Markdown, CSV and pictures there"
+    )
 
 
 def add_show(commands: Any) -> None:

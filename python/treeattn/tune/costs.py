@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import torch
 
 from treeattn.cost_file import CostTables, Rows
-from treeattn.decoder import Decoder, Request
+from treeattn.decoder import Decoder, Drafter, Request
 from treeattn.decoder.cache import allocate_cache
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.step import verify_step
 from treeattn.schedule import Fixed
 from treeattn.tree import DraftTree
+from treeattn.tune.record import record
 
 REPEATS = 5
 PHASES = ("verify", "accept", "remap")
+CHAIN_LEVELS = (1, 2, 4, 8)
+WIDE_NODES = 32
+DRAFT_TOKENS = 8
+LEAST_MS = 1e-3  # a time must be above 0
+MOST_LEVELS, MOST_WIDTH = 64, 1 << 20
 
 
 def step_costs(
@@ -27,7 +33,6 @@ def step_costs(
     contexts: Sequence[int],
     batch_size: int = 1,
     seed: int = 0,
-    advance: Callable[[str], None] = lambda text: None,
 ) -> CostTables:
     """Times of verify, accept and remap, medians of interleaved repeats.
 
@@ -37,7 +42,6 @@ def step_costs(
     """
     samples: dict[tuple[int, int], list[dict[str, float]]] = {}
     for _ in range(REPEATS):
-        advance(f"timing steps of {min(rows)} to {max(rows)} rows")
         for context in contexts:
             for row, seconds in zip(
                 rows, _times(decoder, rows, context, batch_size, seed), strict=True
@@ -125,3 +129,50 @@ class _RandomTrees:
             parents.append(node if choice % 2 else choice % (node + 1))
         tokens = [request.tokens[-1], *(token for token, _ in drawn[1:])]
         return DraftTree(tokens, parents).dfs()
+
+
+def draft_costs(
+    decoder: Decoder, drafter: Drafter, prompts: Sequence[Sequence[int]]
+) -> tuple[Rows, str]:
+    """The table `draft` of CostTables, and a word on where it comes from.
+
+    Calls of the drafter are timed whole: chains of growing length tell what each level takes, one
+    large tree what a wide level does.
+    """
+    longest = {1: 0.0}
+    for length in CHAIN_LEVELS:
+        longest[length] = median(_draft_ms(decoder, drafter, prompts, length + 1, "chain")[0])
+    levels: list[float] = []
+    for length, before in zip(CHAIN_LEVELS, (0, *CHAIN_LEVELS), strict=False):
+        taken = longest[length] - (longest[before] if before else 0.0)
+        levels += [max(LEAST_MS, taken / (length - before))] * (length - before)
+    times, trees = _draft_ms(decoder, drafter, prompts, WIDE_NODES, "tree")
+    depth = max(1, max((int(tree.depths.max(initial=0)) for tree in trees), default=1))
+    wide = median(times) / sum(levels[:depth]) if depth <= len(levels) else 1.0
+    width = max(2, WIDE_NODES // depth)
+    points: list[tuple[float, ...]] = []
+    for level in range(1, MOST_LEVELS + 1):
+        ms = levels[min(level, len(levels)) - 1]
+        wide_ms = round(ms * max(1.0, wide), 4)
+        points += [(level, 1, round(ms, 4)), (level, width, wide_ms), (level, MOST_WIDTH, wide_ms)]
+    return tuple(points), (
+        f"measured: chains of {CHAIN_LEVELS} levels and a tree of {WIDE_NODES} nodes; assumed: "
+        f"levels wider than {width} take what those do, and levels past {CHAIN_LEVELS[-1]} what "
+        f"that one does"
+    )
+
+
+def _draft_ms(
+    decoder: Decoder, drafter: Drafter, prompts: Sequence[Sequence[int]], num_nodes: int, shape: str
+) -> tuple[tuple[float, ...], list[DraftTree]]:
+    recorded = record(
+        decoder,
+        drafter,
+        prompts,
+        [str(index) for index in range(len(prompts))],
+        num_nodes=num_nodes,
+        shape=shape,
+        max_new_tokens=DRAFT_TOKENS,
+    )
+    drafts = [draft for recording in recorded.recordings for draft in recording.drafts]
+    return recorded.draft_ms, [draft for draft in drafts if draft is not None]

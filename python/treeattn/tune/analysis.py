@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tuning run's numbers say: predictions, acceptance, regret, gains by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from treeattn.cost_file import CostTables
+from treeattn.schedule import Fixed, Online, Schedule
+from treeattn.schedule.recording import Recording
+from treeattn.schedule.replay import Replayed, replay
+from treeattn.tune.run import RECORDED_NODES, ROWS, Prompt, Tuned
+from treeattn.tune.search import CHAINS, TREES
+from treeattn.tune.trials import Trial
+
+_ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
+
+
+def replayed(
+    tuned: Tuned, schedule: Schedule, batch_size: int, recordings: Sequence[Recording] | None = None
+) -> Replayed:
+    """The greedy recordings, or some of them, decoded again at the measured costs."""
+    return replay(
+        tuned.recordings[0.0] if recordings is None else recordings,
+        schedule,
+        tuned.policy.costs.costs,
+        batch_size=batch_size,
+        max_context=tuned.policy.costs.max_context,
+    )
+
+
+def predicted(tuned: Tuned, trial: Trial) -> float:
+    """The speed-up that the cost tables and the recorded drafts promise."""
+    schedule: Schedule = Fixed(trial.setting.num_nodes, trial.setting.shape)
+    if trial.setting.shape == "policy":
+        schedule = Online(tuned.policy, ROWS[-1])
+    plain = replayed(tuned, Fixed(1), trial.batch_size)
+    return plain.total_ms / replayed(tuned, schedule, trial.batch_size).total_ms
+
+
+def best_fixed(
+    tuned: Tuned, batch_size: int, recordings: Sequence[Recording] | None = None
+) -> tuple[str, float]:
+    """The fixed setting that replays fastest, plain decoding among them, and its milliseconds."""
+    settings = {"off": Fixed(1)}
+    for shape, sizes in (("chain", CHAINS), ("tree", TREES)):
+        for size in sizes:
+            if size <= RECORDED_NODES and size * batch_size <= ROWS[-1]:
+                settings[f"{shape}-{size}"] = Fixed(size, shape)
+    times = {
+        name: replayed(tuned, schedule, batch_size, recordings).total_ms
+        for name, schedule in settings.items()
+    }
+    best = min(times, key=times.__getitem__)
+    return best, times[best]
+
+
+def regret(tuned: Tuned, batch_size: int) -> tuple[float, str]:
+    """How much longer the online policy replays than the best fixed setting in hindsight, as a
+    part of the latter, and which that is; negative: it is faster than any."""
+    name, ms = best_fixed(tuned, batch_size)
+    online = replayed(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
+    return online.total_ms / ms - 1.0, name
+
+
+def acceptance(recordings: Sequence[Recording], shape: str, num_nodes: int) -> float:
+    """Draft tokens accepted per step, at a budget."""
+    done = replay(recordings, Fixed(num_nodes, shape), _ANY_STEP_TAKES_1)
+    return done.accepted / done.steps
+
+
+def policy_by_prompt(tuned: Tuned, prompts: Sequence[Prompt]) -> dict[str, float]:
+    """The policy's speed-up on each prompt at batch 1, the median of the repeats; empty when
+    batch 1 was not tuned for."""
+    trials = tuned.last.get(1, ())
+    if not trials:
+        return {}
+    return {
+        prompt.name: median(trial.ratios[index] for trial in trials)
+        for index, prompt in enumerate(prompts)
+    }
+
+
+def overall(trials: Sequence[Trial], indices: Sequence[int] | None = None) -> float:
+    """Speed-up over all groups of the trials, or over some; each group counts by its time."""
+    ours = plain = 0.0
+    for trial in trials:
+        for index in range(len(trial.ratios)) if indices is None else indices:
+            plain += trial.plain_by_group[index]
+            ours += trial.plain_by_group[index] / trial.ratios[index]
+    return plain / ours

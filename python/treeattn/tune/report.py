@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tuning run found, as Markdown, CSV and plots."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from treeattn.tune.analysis import acceptance, overall, policy_by_prompt, predicted, regret
+from treeattn.tune.plots import draw
+from treeattn.tune.run import CONTEXTS, Prompt, Tuned
+from treeattn.tune.trials import PHASES
+
+BUDGETS = (2, 4, 8, 16, 32)
+COLUMNS = (
+    "batch",
+    "setting",
+    "tokens/s",
+    "against plain",
+    "predicted",
+    "tokens/step",
+    "rows/step",
+    *(f"{phase} ms/step" for phase in PHASES),
+    "identical",
+)
+
+
+def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
+    """report.md, trials.csv and, with matplotlib, PNG pictures; the folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = list(trial_rows(tuned))
+    with (folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+    pictures = "\n".join(f"![{path.stem}]({path.name})" for path in draw(folder, tuned))
+    sections = (
+        "# What drafting pays",
+        summary(tuned),
+        str(tuned.policy.about["repeatability"]),
+        "## Trials\n\nEach against plain decoding in between, on the same prompts. `predicted` is "
+        "from the cost tables and the recorded drafts.\n\n" + _table(COLUMNS, rows),
+        _by_prompt(tuned, prompts),
+        _rows_and_time(tuned),
+        _restore(tuned),
+        _temperatures(tuned),
+        pictures or "Pictures need matplotlib: pip install matplotlib.",
+    )
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def summary(tuned: Tuned) -> str:
+    """The verdict of every batch size, with its numbers."""
+    lines = []
+    for batch_size, found in tuned.found.items():
+        verdict = tuned.policy.verdict(batch_size)
+        best = {
+            shape: f"best {shape} {trial.speedup:.2f}x ({trial.setting})"
+            for shape in ("chain", "tree")
+            if (trial := found.best(shape)) is not None
+        }
+        excess, hindsight = regret(tuned, batch_size)
+        lines.append(
+            f"batch {batch_size}: **{verdict.shape}**; {', '.join(best.values())}; "
+            f"policy {overall(tuned.last[batch_size]):.2f}x; plain differs from itself by "
+            f"{100 * found.noise:.1f}%; replayed, the policy takes {100 * excess:+.1f}% more time "
+            f"than the best fixed setting in hindsight ({hindsight})"
+        )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def trial_rows(tuned: Tuned) -> Iterator[tuple[str, ...]]:
+    """One row per trial, as in COLUMNS."""
+    for batch_size, found in tuned.found.items():
+        for trial in (*found.trials, *tuned.last[batch_size]):
+            steps = trial.steps / batch_size
+            yield (
+                str(batch_size),
+                str(trial.setting),
+                f"{trial.tokens_per_second:.1f}",
+                f"{trial.speedup:.2f}",
+                f"{predicted(tuned, trial):.2f}",
+                f"{trial.tokens_per_step:.2f}",
+                f"{(trial.drafted + trial.steps) / steps:.1f}",
+                *(f"{1000 * trial.seconds[phase] / steps:.2f}" for phase in PHASES),
+                "yes" if trial.identical else "NO",
+            )
+
+
+def _by_prompt(tuned: Tuned, prompts: Sequence[Prompt]) -> str:
+    speedups = policy_by_prompt(tuned, prompts)
+    if not speedups:
+        return ""
+    rows = [(prompt.name, prompt.kind, f"{speedups[prompt.name]:.2f}") for prompt in prompts]
+    for kind in dict.fromkeys(prompt.kind for prompt in prompts):
+        indices = [index for index, prompt in enumerate(prompts) if prompt.kind == kind]
+        rows.append((f"all {kind}", kind, f"{overall(tuned.last[1], indices):.2f}"))
+    rows.append(("all", "", f"{overall(tuned.last[1]):.2f}"))
+    return "## The policy, prompt by prompt, batch 1\n\n" + _table(
+        ("prompt", "kind", "against plain"), rows
+    )
+
+
+def _rows_and_time(tuned: Tuned) -> str:
+    """What pruning before verify saves: time follows the rows that are left."""
+    costs = tuned.policy.costs
+    table = costs.costs
+    rows = []
+    for num_nodes in sorted({int(point[0]) for point in costs.verify}):
+        times = [f"{table.verify(num_nodes, context):.1f}" for context in CONTEXTS]
+        rows.append((str(num_nodes), *times))
+    return (
+        "## Verify time against rows kept\n\nRows that are pruned are dropped, not masked: a step "
+        "takes what the rows left take, along this measured staircase.\n\n"
+        + _table(("rows", *(f"ms, context {context}" for context in CONTEXTS)), rows)
+    )
+
+
+def _restore(tuned: Tuned) -> str:
+    rows = [
+        (name, f"{1000 * found['ms']:.1f}", f"{found['rows_moved']:.0f}")
+        for name, found in tuned.restore.items()
+    ]
+    return "## Time to restore the KV cache\n\n" + _table(
+        ("where the accepted path lies", "us, all layers", "rows moved per layer"), rows
+    )
+
+
+def _temperatures(tuned: Tuned) -> str:
+    rows = []
+    for num_nodes in BUDGETS:
+        for shape in ("chain", "tree"):
+            accepted = [
+                f"{acceptance(recordings, shape, num_nodes):.2f}"
+                for recordings in tuned.recordings.values()
+            ]
+            rows.append((str(num_nodes), shape, *accepted))
+    return (
+        "## Acceptance at equal budget\n\nDraft tokens accepted per step by a chain and a tree of "
+        "as many nodes, as temperature rises (rule `target`, seeded).\n\n"
+        + _table(("nodes", "shape", *(f"T = {value}" for value in tuned.recordings)), rows)
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole tuning run: measure, search, decide; every part is kept as soon as it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from treeattn.cost_file import CostTables
+from treeattn.decoder import Decoder, Drafter
+from treeattn.schedule import LearnedAcceptance, Online, Policy, Verdict
+from treeattn.schedule.recording import Recording
+from treeattn.schedule.replay import replay
+from treeattn.tune.costs import draft_costs, step_costs
+from treeattn.tune.record import record
+from treeattn.tune.restore import restore_ms
+from treeattn.tune.search import Found, most_trials, search
+from treeattn.tune.state import Measured
+from treeattn.tune.trials import Setting, Trial, try_setting
+
+RECORDED_NODES = 48  # of the drafts that replays choose from
+ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+CONTEXTS = (128, 512)
+TEMPERATURES = (0.0, 0.2, 0.6, 1.0)
+POLICY_REPEATS = 3  # of the last word on the policy
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """kind: "copy", "mixed" or "free": how much of the answer is expected to repeat the prompt."""
+
+    name: str
+    kind: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to tune for.
+
+    drafter: its name in the policy. max_step_ms: no step may take longer; None: no bound. about:
+    model, machine and so on, for the policy file.
+    """
+
+    drafter: str
+    batch_sizes: tuple[int, ...]
+    max_new_tokens: int
+    max_step_ms: float | None
+    seed: int
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a report needs. recordings: by temperature. last: the policy's own trials, by batch
+    size, each repeated."""
+
+    policy: Policy
+    found: dict[int, Found]
+    last: dict[int, tuple[Trial, ...]]
+    recordings: dict[float, tuple[Recording, ...]]
+    restore: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Runs a task; what `measured` already holds is not measured again.
+
+    drafter: an object whose drafts depend on the requests' tokens only. advance: see `progress`.
+    """
+
+    decoder: Decoder
+    drafter: Drafter
+    prompts: Sequence[Prompt]
+    task: Task
+    measured: Measured
+    advance: Callable[[str], None] = lambda text: None
+
+    @property
+    def most_parts(self) -> int:
+        """An upper bound of the calls of `advance`."""
+        each = most_trials() + POLICY_REPEATS
+        return 3 + len(TEMPERATURES) + each * len(self.task.batch_sizes)
+
+    def run(self) -> Tuned:
+        costs = self._costs()
+        recordings = {value: self._recordings(value) for value in TEMPERATURES}
+        learned = _learned(recordings[0.0])
+        found = {size: self._search(size, costs) for size in self.task.batch_sizes}
+        policy = self._policy(costs, learned, found)
+        verdicts = {
+            size: self._with_room(policy, size, verdict, recordings[0.0])
+            for size, verdict in policy.verdicts.items()
+        }
+        policy = self._policy(costs, learned, found, verdicts)
+        last = {size: self._last(size, policy) for size in self.task.batch_sizes}
+        restore = self._part(
+            "restore", "timing the way back of the KV cache", lambda: restore_ms(self.decoder)
+        )
+        return Tuned(policy, found, last, recordings, restore)
+
+    def _part(self, key: str, text: str, measure: Callable[[], Any]) -> Any:
+        self.advance(text if key not in self.measured else f"{text}: known")
+        return self.measured.get(key, measure)
+
+    def _costs(self) -> CostTables:
+        steps = self._part(
+            "steps",
+            f"timing steps of {ROWS[0]} to {ROWS[-1]} rows",
+            lambda: step_costs(self.decoder, rows=ROWS, contexts=CONTEXTS).to_json(),
+        )
+        draft, about = self._part(
+            "drafts",
+            "timing the drafter",
+            lambda: draft_costs(
+                self.decoder, self.drafter, [prompt.tokens for prompt in self.prompts[:3]]
+            ),
+        )
+        return CostTables.from_json(
+            {**steps, "draft": draft, "about": {**steps["about"], "draft": about}}
+        )
+
+    def _recordings(self, temperature: float) -> tuple[Recording, ...]:
+        task = self.task
+        lines = self._part(
+            f"recording at temperature {temperature}",
+            f"recording drafts at temperature {temperature}",
+            lambda: [
+                recording.to_json()
+                for recording in record(
+                    self.decoder,
+                    self.drafter,
+                    [prompt.tokens for prompt in self.prompts],
+                    [prompt.name for prompt in self.prompts],
+                    num_nodes=RECORDED_NODES,
+                    max_new_tokens=task.max_new_tokens,
+                    temperature=temperature,
+                    seed=task.seed,
+                ).recordings
+            ],
+        )
+        return tuple(Recording.from_json(line) for line in lines)
+
+    def _search(self, batch_size: int, costs: CostTables) -> Found:
+        table = costs.costs
+        bound = self.task.max_step_ms
+
+        def fits(setting: Setting) -> bool:
+            rows = batch_size * setting.num_nodes
+            step_ms = float(table.after_draft([rows], CONTEXTS[-1])[0])
+            return step_ms < float("inf") and (bound is None or step_ms <= bound)
+
+        def trial(setting: Setting) -> Trial:
+            return self._trial(batch_size, setting, f"batch {batch_size}: {setting}")
+
+        alone, *trials = search(batch_size, trial, fits=fits)
+        noise = max(abs(ratio - 1.0) for ratio in (alone.speedup, alone.typical))
+        return Found(batch_size, noise, tuple(trials))
+
+    def _trial(
+        self, batch_size: int, setting: Setting, key: str, policy: Policy | None = None
+    ) -> Trial:
+        data = self._part(
+            key,
+            key,
+            lambda: try_setting(
+                self.decoder,
+                self.drafter,
+                setting,
+                [prompt.tokens for prompt in self.prompts],
+                batch_size=batch_size,
+                max_new_tokens=self.task.max_new_tokens,
+                policy=policy,
+            ).to_json(),
+        )
+        return Trial.from_json(data)
+
+    def _last(self, batch_size: int, policy: Policy) -> tuple[Trial, ...]:
+        return tuple(
+            self._trial(
+                batch_size,
+                Setting("policy", policy.verdict(batch_size).num_nodes),
+                f"batch {batch_size}: policy, repeat {repeat + 1}",
+                policy,
+            )
+            for repeat in range(POLICY_REPEATS)
+        )
+
+    def _policy(
+        self,
+        costs: CostTables,
+        learned: Mapping[str, Any],
+        found: Mapping[int, Found],
+        verdicts: Mapping[int, Verdict] | None = None,
+    ) -> Policy:
+        noise = {str(size): round(one.noise, 4) for size, one in found.items()}
+        return Policy(
+            verdicts=verdicts or {size: _verdict(one) for size, one in found.items()},
+            costs=costs,
+            drafter=self.task.drafter,
+            learned=learned,
+            max_step_ms=self.task.max_step_ms,
+            about={
+                **self.task.about,
+                "seed": self.task.seed,
+                "noise": noise,
+                "repeatability": "The seed fixes drafts and tokens. Verdicts come from timings: "
+                "settings that lie within the noise of each other may change places.",
+            },
+        )
+
+    def _with_room(
+        self, policy: Policy, batch_size: int, verdict: Verdict, recordings: Sequence[Recording]
+    ) -> Verdict:
+        """`verdict` with the budget with which the policy replays fastest: it takes what pays of a
+        draft, so more to choose from can help where requests differ."""
+        if verdict.shape == "off":
+            return verdict
+
+        def speed(num_nodes: int) -> float:
+            trial = Verdict(**{**vars(verdict), "num_nodes": num_nodes})
+            candidate = Policy(
+                {batch_size: trial},
+                policy.costs,
+                policy.drafter,
+                policy.learned,
+                policy.max_step_ms,
+            )
+            online = Online(candidate, ROWS[-1])
+            done = replay(
+                recordings,
+                online,
+                policy.costs.costs,
+                batch_size=batch_size,
+                max_context=policy.costs.max_context,
+            )
+            return done.tokens_per_second
+
+        budgets = [verdict.num_nodes * factor for factor in (1, 2, 3)]
+        budgets = [count for count in budgets if count <= RECORDED_NODES] or [verdict.num_nodes]
+        return Verdict(**{**vars(verdict), "num_nodes": max(budgets, key=speed)})
+
+
+def _verdict(found: Found) -> Verdict:
+    best = found.verdict
+    if best is None:
+        return Verdict("off", 1, draft_ms=0.0, accepted=0.0, speedup=1.0)
+    return Verdict(
+        best.setting.shape,
+        best.setting.num_nodes,
+        draft_ms=round(1000 * best.seconds["draft"] * found.batch_size / best.steps, 4),
+        accepted=round(best.accepted / best.steps, 4),
+        speedup=round(best.speedup, 4),
+    )
+
+
+def _learned(recordings: Sequence[Recording]) -> dict[str, Any]:
+    """What the recorded drafts teach, nothing forgotten."""
+    learned = LearnedAcceptance(half_life=float("inf"))
+    for recording in recordings:
+        for at, draft in enumerate(recording.drafts):
+            if draft is not None:
+                learned.observe(draft, recording.tokens[at:])
+    return {
+        "said": np.round(learned.said, 2).tolist(),
+        "seen": np.round(learned.seen, 2).tolist(),
+    }
