@@ -73,7 +73,6 @@ def trial_rows(tuned: Tuned) -> Iterator[tuple[str, ...]]:
     """One row per trial, as in COLUMNS."""
     for batch_size, found in tuned.found.items():
         for trial in (*found.trials, *tuned.last[batch_size]):
-            steps = trial.steps / batch_size
             yield (
                 str(batch_size),
                 str(trial.setting),
@@ -81,8 +80,8 @@ def trial_rows(tuned: Tuned) -> Iterator[tuple[str, ...]]:
                 f"{trial.speedup:.2f}",
                 f"{predicted(tuned, trial):.2f}",
                 f"{trial.tokens_per_step:.2f}",
-                f"{(trial.drafted + trial.steps) / steps:.1f}",
-                *(f"{1000 * trial.seconds[phase] / steps:.2f}" for phase in PHASES),
+                f"{(trial.drafted + trial.steps) / trial.rounds:.1f}",
+                *(f"{1000 * trial.seconds[phase] / trial.rounds:.2f}" for phase in PHASES),
                 "yes" if trial.identical else "NO",
             )
 

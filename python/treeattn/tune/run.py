@@ -251,7 +251,7 @@ def _verdict(found: Found) -> Verdict:
     return Verdict(
         best.setting.shape,
         best.setting.num_nodes,
-        draft_ms=round(1000 * best.seconds["draft"] * found.batch_size / best.steps, 4),
+        draft_ms=round(1000 * best.seconds["draft"] / best.rounds, 4),
         accepted=round(best.accepted / best.steps, 4),
         speedup=round(best.speedup, 4),
     )

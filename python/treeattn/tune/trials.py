@@ -28,7 +28,8 @@ class Setting:
 class Trial:
     """Totals over the same prompts, without the time to read them.
 
-    seconds: of the setting, by phase. plain_by_group: seconds of plain decoding in between, of each
+    steps: of the requests; rounds: of the batch, shared by its requests. seconds: of the setting, by
+    phase. plain_by_group: seconds of plain decoding in between, of each
     group of prompts that was decoded together; ratios: plain over setting. identical: the tokens.
     """
 
@@ -36,6 +37,7 @@ class Trial:
     batch_size: int
     tokens: int
     steps: int
+    rounds: int
     drafted: int
     accepted: int
     seconds: Mapping[str, float]
@@ -94,7 +96,7 @@ def try_setting(
     seconds = dict.fromkeys(PHASES, 0.0)
     plain_by_group: list[float] = []
     ratios: list[float] = []
-    counts = dict.fromkeys(("tokens", "steps", "drafted", "accepted"), 0)
+    counts = dict.fromkeys(("tokens", "steps", "rounds", "drafted", "accepted"), 0)
     identical = True
     for index, group in enumerate(groups):
         outs: dict[bool, list[Generation]] = {}
@@ -106,6 +108,7 @@ def try_setting(
             seconds[phase] += spent[False][phase]
         plain_by_group.append(sum(spent[True].values()))
         ratios.append(plain_by_group[-1] / sum(spent[False].values()))
+        counts["rounds"] += max(out.stats.steps for out in outs[False])
         for plain, out in zip(outs[True], outs[False], strict=True):
             identical &= plain.tokens == out.tokens
             counts["tokens"] += len(out.tokens)
