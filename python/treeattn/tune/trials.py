@@ -28,9 +28,9 @@ class Setting:
 class Trial:
     """Totals over the same prompts, without the time to read them.
 
-    steps: of the requests; rounds: of the batch, shared by its requests. seconds: of the setting, by
-    phase. plain_by_group: seconds of plain decoding in between, of each
-    group of prompts that was decoded together; ratios: plain over setting. identical: the tokens.
+    steps: of the requests; rounds: of the batch, shared by its requests. seconds: of the setting,
+    by phase. plain_by_group: seconds of plain decoding in between, of each group of prompts that
+    was decoded together; ratios: plain over setting. identical: the tokens.
     """
 
     setting: Setting
