@@ -25,9 +25,9 @@ MAX_LEVELS = 6
 class DraftLaws:
     """What the children of drawn trees were drawn from, after the drafter's temperature.
 
-    probs: per request [nodes, Vq], row i for the children of node i of the tree as it was drawn,
-    or None for a request without a draft. ids: [Vq] int64, the target's id of each column; None
-    when it is the column.
+    probs: per request [rows, Vq], of which the tree's `draft_rows` name one for each node (without
+    them: its parent's number), or None for a request without a draft. ids: [Vq] int64, the target's
+    id of each column; None when it is the column.
     """
 
     probs: list[Tensor | None]
@@ -91,7 +91,9 @@ class DrawnTree:
 
     def best(self) -> DraftTree:
         """All nodes, in depth-first order; `draft_rows` names the rows of `laws()`."""
-        return DraftTree(self._tokens, self._parents, draws=self._draws).dfs()
+        row_of = {node: row for row, node in enumerate(self._laws)}
+        rows = [row_of.get(parent, -1) for parent in self._parents]
+        return DraftTree(self._tokens, self._parents, draws=self._draws, draft_rows=rows).dfs()
 
     def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
         """Draw the children of the frontier; log_probs: [len(frontier), Vq], a row per node.
@@ -120,14 +122,8 @@ class DrawnTree:
                     self._grown.append(node)
 
     def laws(self) -> Tensor | None:
-        """[nodes, Vq], zero in the rows of leaves; None for a tree that drew nothing."""
-        if not self._laws:
-            return None
-        some = next(iter(self._laws.values()))
-        rows = some.new_zeros(len(self._tokens), len(some))
-        for node, law in self._laws.items():
-            rows[node] = law
-        return rows
+        """[nodes with children, Vq]; None for a tree that drew nothing."""
+        return torch.stack([*self._laws.values()]) if self._laws else None
 
     def _draw(self, law: Tensor, count: int) -> list[int]:
         """Columns, in the order in which they were drawn."""
