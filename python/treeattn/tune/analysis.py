@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, Online, Schedule
+from treeattn.schedule.learned import DEPTHS, RANKS
+from treeattn.schedule.online import Drafting
 from treeattn.schedule.recording import Recording
 from treeattn.schedule.replay import Replayed, replay
 from treeattn.tune.run import RECORDED_NODES, ROWS, Prompt, Tuned
 from treeattn.tune.search import CHAINS, TREES
 from treeattn.tune.trials import Trial
 
+LARGE_DRAFT = 32
+_CERTAIN = [[1e9] * RANKS for _ in range(DEPTHS)]  # as said, so seen
 _ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
 
 
@@ -62,6 +67,32 @@ def regret(tuned: Tuned, batch_size: int) -> tuple[float, str]:
     name, ms = best_fixed(tuned, batch_size)
     online = replayed(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
     return online.total_ms / ms - 1.0, name
+
+
+class _DoesNotLearn(Online):
+    """A policy that stays with what it knew before the first step."""
+
+    def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
+        pass
+
+
+def pruning(tuned: Tuned, batch_size: int) -> dict[str, Replayed]:
+    """What is saved before verify, and what by learning after it, replayed at equal drafts.
+
+    Each line prunes more than the one before: nothing; before verify, by the drafter's word as it
+    is; by that word as the recordings corrected it; by what each request teaches as it goes on.
+    """
+    num_nodes = max(tuned.policy.verdict(batch_size).num_nodes, LARGE_DRAFT)
+    verdict = replace(tuned.policy.verdict(batch_size), shape="tree", num_nodes=num_nodes)
+    policy = replace(tuned.policy, verdicts={batch_size: verdict})
+    as_said = replace(policy, learned={"said": _CERTAIN, "seen": _CERTAIN})
+    schedules: dict[str, Schedule] = {
+        "nothing": Fixed(num_nodes, "tree"),
+        "before verify, by the drafter's word": _DoesNotLearn(as_said, ROWS[-1]),
+        "... corrected by the recordings": _DoesNotLearn(policy, ROWS[-1]),
+        "... and after verify, by what each request teaches": Online(policy, ROWS[-1]),
+    }
+    return {name: replayed(tuned, one, batch_size) for name, one in schedules.items()}
 
 
 def acceptance(recordings: Sequence[Recording], shape: str, num_nodes: int) -> float:

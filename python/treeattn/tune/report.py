@@ -7,7 +7,14 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from treeattn.tune.analysis import acceptance, overall, policy_by_prompt, predicted, regret
+from treeattn.tune.analysis import (
+    acceptance,
+    overall,
+    policy_by_prompt,
+    predicted,
+    pruning,
+    regret,
+)
 from treeattn.tune.plots import draw
 from treeattn.tune.run import CONTEXTS, Prompt, Tuned
 from treeattn.tune.trials import PHASES
@@ -41,6 +48,7 @@ def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
         "from the cost tables and the recorded drafts.\n\n" + _table(COLUMNS, rows),
         _by_prompt(tuned, prompts),
         _rows_and_time(tuned),
+        _pruning(tuned),
         _restore(tuned),
         _temperatures(tuned),
         pictures or "Pictures need matplotlib: pip install matplotlib.",
@@ -112,6 +120,27 @@ def _rows_and_time(tuned: Tuned) -> str:
         "## Verify time against rows kept\n\nRows that are pruned are dropped, not masked: a step "
         "takes what the rows left take, along this measured staircase.\n\n"
         + _table(("rows", *(f"ms, context {context}" for context in CONTEXTS)), rows)
+    )
+
+
+def _pruning(tuned: Tuned) -> str:
+    rows = []
+    for batch_size in tuned.found:
+        for name, done in pruning(tuned, batch_size).items():
+            rounds = done.steps / batch_size
+            rows.append(
+                (
+                    str(batch_size),
+                    name,
+                    f"{done.rows / rounds:.1f}",
+                    f"{done.tokens / done.steps:.2f}",
+                    f"{done.total_ms / done.tokens:.2f}",
+                )
+            )
+    return (
+        "## What pruning saves, place by place\n\nThe recorded drafts replayed at the measured "
+        "costs. What is pruned while drafting shows in the trials' draft times.\n\n"
+        + _table(("batch", "pruned", "rows/step", "tokens/step", "ms/token"), rows)
     )
 
 
