@@ -156,6 +156,12 @@ def test_plain_decoding_takes_a_step_per_token(batch_size: int) -> None:
     assert found.accepted == 0
 
 
+def test_plain_decoding_pays_no_drafter() -> None:
+    """A budget of the root alone leaves nothing to ask for."""
+    found = replay([BY_HAND], Fixed(1), COSTS)
+    assert found.ms == pytest.approx({"draft": 0, "verify": 60, "accept": 1.5, "remap": 0.75})
+
+
 def test_nothing_to_replay() -> None:
     empty = Recording("", 3, (), ())
     for recordings in ([], [empty]):

@@ -91,7 +91,7 @@ def _step(
     total: Replayed,
 ) -> None:
     num_nodes, shape = schedule.budget(len(runs))
-    asked = schedule.ask(runs)
+    asked = [ask and num_nodes > 1 for ask in schedule.ask(runs)]  # a root needs no drafter
     drafts = [
         _draft(run, num_nodes, shape) if ask else _root()
         for run, ask in zip(runs, asked, strict=True)
