@@ -24,6 +24,7 @@ from treeattn.cli.progress import progress
 from treeattn.decoder import Decoder, LayerSkip, Request
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters.base import DrawsTokens
+from treeattn.decoder.drafters.drawn import without_missing
 from treeattn.decoder.forward import node_log_probs, prefill
 from treeattn.decoder.sampling import Sampling, draft_laws
 from treeattn.tree import DraftTree, pack
@@ -111,6 +112,7 @@ class _Run:
             temperature=self.temperature,
         )
         assert tree is not None
+        tree = without_missing(tree)
         (logits,) = node_log_probs(self.decoder.model, self.cache, [tree], [seq])
         batch = pack([tree])
         plan = self.cache.plan(batch, [seq], [self.cache.pool.context_len(seq)])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from treeattn.cost import Staircase, StepCosts
+from treeattn.cost import Staircase, StepCosts, is_time
 
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 COLUMNS = {
@@ -43,6 +43,11 @@ class CostTables:
                     raise ValueError(
                         f"{name} must hold points ({', '.join(columns)}), got {tuple(point)}"
                     )
+                if not all(size >= 1 and float(size).is_integer() for size in point[:-1]):
+                    raise ValueError(
+                        f"{name} must have whole numbers >= 1 for {' and '.join(columns[:-1])}, "
+                        f"got {tuple(point)}"
+                    )
         if not self.verify:
             raise ValueError("verify must hold at least one point (rows, context, ms)")
 
@@ -58,8 +63,8 @@ class CostTables:
 
     @property
     def max_context(self) -> int:
-        """The longest context that was measured."""
-        return max(int(point[1]) for point in self.verify)
+        """The longest context that was measured; 1 when no point holds a time."""
+        return max((int(point[1]) for point in self.verify if is_time(point[-1])), default=1)
 
     def to_json(self) -> dict[str, Any]:
         tables = {name: [list(point) for point in getattr(self, name)] for name in COLUMNS}
@@ -70,23 +75,40 @@ class CostTables:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CostTables:
         """Raises ValueError naming the table and the point that is wrong."""
-        if "verify" not in data:
-            raise ValueError(f"cost tables must have the table verify, got {sorted(data)}")
+        if not isinstance(data, Mapping) or "verify" not in data:
+            raise ValueError(f"cost tables must have the table verify, got {data!r:.80}")
+        for name, columns in data.get("columns", {}).items():
+            if tuple(columns) != COLUMNS.get(name):
+                raise ValueError(
+                    f"columns of {name} must be {COLUMNS.get(name)}, got {tuple(columns)}"
+                )
         tables = {name: _rows(name, data.get(name, [])) for name in COLUMNS}
         return cls(**tables, about=dict(data.get("about", {})))
 
     @classmethod
     def load(cls, path: Path) -> CostTables:
-        """From a file of cost tables, or from a policy file, which has them under "costs"."""
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return cls.from_json(data.get("costs", data))
+        """From a file of cost tables, or from a policy file, which has them under "costs".
+
+        Raises FileNotFoundError, or ValueError naming the file and what is wrong with it.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return cls.from_json(data.get("costs", data) if isinstance(data, dict) else data)
+        except ValueError as error:
+            raise ValueError(f"costs {path}: {error}") from error
 
 
 def _rows(name: str, points: Sequence[Sequence[float]]) -> Rows:
+    if not isinstance(points, list):
+        raise ValueError(f"{name} must be a list of points, got {points!r:.80}")
     for point in points:
-        if not all(isinstance(number, (int, float)) for number in point):
-            raise ValueError(f"{name} must hold points of numbers, got {point}")
+        if not isinstance(point, list) or not all(map(_is_number, point)):
+            raise ValueError(f"{name} must hold points of numbers, got {point!r:.80}")
     return tuple(tuple(float(number) for number in point) for point in points)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _staircase(points: Rows) -> Staircase:

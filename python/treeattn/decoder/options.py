@@ -71,7 +71,7 @@ class Options:
         """The policy's, or `num_nodes` for every request and step. max_rows: most of a step."""
         if self.policy is None:
             return Fixed(self.num_nodes, self.shape)
-        return Online(self.policy, max_rows)
+        return Online(self.policy, max_rows, chains_only=self.sampling.rule == "block")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

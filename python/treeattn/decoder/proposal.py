@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeattn.decoder.drafters.base import Drafter, DrawsTokens
-from treeattn.decoder.drafters.drawn import DraftLaws
+from treeattn.decoder.drafters.drawn import DraftLaws, without_missing
 from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
 from treeattn.schedule import Schedule
@@ -50,7 +50,8 @@ def propose(
         laws = DraftLaws([probs.get(request) for request in requests], laws.ids)
     drafts = dict(zip(asked, trees, strict=True))
     fitted = [_fit(drafts.get(request), request, num_nodes) for request in requests]
-    return Proposal(schedule.cut(requests, fitted), laws)
+    kept = schedule.cut(requests, fitted)
+    return Proposal(kept if laws is None else [without_missing(tree) for tree in kept], laws)
 
 
 def _check_drawn(trees: Sequence[DraftTree | None], laws: DraftLaws, sampling: Sampling) -> None:

@@ -38,21 +38,16 @@ class LearnedAcceptance:
         weight: float = PRIOR_WEIGHT,
         half_life: float = HALF_LIFE,
     ) -> None:
-        trust = np.full((DEPTHS, RANKS), PRIOR_TRUST)
-        if said is not None and seen is not None:
-            for name, counts in (("said", said), ("seen", seen)):
-                if np.shape(counts) != (DEPTHS, RANKS) or not np.all(np.asarray(counts) >= 0):
-                    raise ValueError(
-                        f"{name} must be [{DEPTHS}, {RANKS}] counts >= 0, got {counts!r}"
-                    )
-            # A cell that was seldom tried says little: the general trust is worth some trials.
-            trust = (np.asarray(seen) + trust * weight) / (np.asarray(said) + weight)
-        elif said is not None or seen is not None:
-            raise ValueError("said and seen go together")
         if not (weight > 0 and half_life > 0):
             raise ValueError(
                 f"weight and half_life must be > 0, got weight={weight}, half_life={half_life}"
             )
+        trust = np.full((DEPTHS, RANKS), PRIOR_TRUST)
+        if said is not None and seen is not None:
+            # A cell that was seldom tried says little: the general trust is worth some trials.
+            trust = (_counts("seen", seen) + trust * weight) / (_counts("said", said) + weight)
+        elif said is not None or seen is not None:
+            raise ValueError("said and seen go together")
         self._prior = weight
         self._trust = trust
         self._keep = 0.5 ** (1.0 / half_life)
@@ -107,6 +102,16 @@ class LearnedAcceptance:
         return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
 
 
+def _counts(name: str, values: Sequence[Sequence[float]] | FloatArray) -> FloatArray:
+    try:
+        counts = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):  # ragged, or no numbers
+        counts = np.empty(0)
+    if counts.shape != (DEPTHS, RANKS) or not (np.isfinite(counts) & (counts >= 0)).all():
+        raise ValueError(f"{name} must be [{DEPTHS}, {RANKS}] counts >= 0, got {values!r}")
+    return counts
+
+
 def sibling_ranks(tree: DraftTree) -> IntArray:
     """[N]: how many siblings come before each node."""
     order = np.argsort(tree.parents, kind="stable")
@@ -130,5 +135,5 @@ def _below_parent(tree: DraftTree) -> FloatArray:
     scores[:1] = 0.0
     below = np.zeros(len(tree))
     known = np.isfinite(scores[tree.parents])
-    below[known] = np.exp((scores - scores[tree.parents])[known])
-    return np.minimum(below, 1.0)
+    below[known] = np.exp(np.minimum(scores[known] - scores[tree.parents[known]], 0.0))
+    return below

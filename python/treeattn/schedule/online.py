@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -92,11 +93,12 @@ class _Known:
     """What is known of one request.
 
     saved_ms: what its drafts saved lately, per step in which it was asked, before the drafter's own
-    time. drafted: its last draft as the drafter scored it. cost_ms: what verifying it cost.
+    time; at first what the policy promises. drafted: its last draft as the drafter scored it.
+    cost_ms: what verifying it cost.
     """
 
     learned: LearnedAcceptance
-    saved_ms: float
+    saved_ms: float | None = None
     asked: bool = False
     drafted: DraftTree | None = None
     cost_ms: float = 0.0
@@ -112,13 +114,16 @@ class Online:
     among the answers. What is taken of a drawn tree depends on its shape only, never on its tokens,
     so it stays lossless.
 
-    max_rows: most nodes of a step. Contexts longer than any that was measured cost what that did.
+    max_rows: most nodes of a step. chains_only: trees give way to chains. Contexts longer than any
+    that was measured cost what that did; of a batch larger than any measured nobody is asked.
     """
 
     policy: Policy
     max_rows: int | None = None
+    chains_only: bool = False
     _known: dict[int, _Known] = field(default_factory=dict)
-    _token_ms: float = 0.0  # what one token costs without drafts, at the present batch
+    # What one token costs without drafts, at the present batch.
+    _token_ms: float = 0.0
 
     def __post_init__(self) -> None:
         costs = self.policy.costs.costs
@@ -130,20 +135,28 @@ class Online:
 
     def budget(self, batch_size: int) -> tuple[int, str]:
         verdict = self.policy.verdict(batch_size)
-        return verdict.num_nodes, "chain" if verdict.shape == "chain" else "tree"
+        chain = self.chains_only or verdict.shape == "chain"
+        return verdict.num_nodes, "chain" if chain else "tree"
 
     def ask(self, requests: Sequence[Drafting]) -> list[bool]:
         batch_size = len(requests)
         verdict = self.policy.verdict(batch_size)
-        (step_ms,) = self._costs.after_draft([batch_size], self._context(requests))
-        self._token_ms = step_ms / batch_size
+        step_ms = float(self._costs.after_draft([batch_size], self._context(requests))[0])
+        measured = step_ms < math.inf
+        self._token_ms = step_ms / batch_size if measured else 0.0
         draft_ms = verdict.draft_ms / batch_size
         promised_ms = self._token_ms * (1 + verdict.accepted) * verdict.gain + draft_ms
         for request in requests:
             if request.seq not in self._known:
-                self._known[request.seq] = _Known(self.policy.fresh(), promised_ms)
+                self._known[request.seq] = _Known(self.policy.fresh())
             known = self._known[request.seq]
-            known.asked = verdict.shape != "off" and request.room > 1 and known.saved_ms > draft_ms
+            known.asked = False
+            if not measured:
+                continue
+            if known.saved_ms is None:
+                known.saved_ms = promised_ms
+            pays = verdict.shape != "off" and known.saved_ms > draft_ms
+            known.asked = pays and request.room > 1
             if not known.asked:
                 known.saved_ms += FORGET_UNASKED * (promised_ms - known.saved_ms)
         return [self._known[request.seq].asked for request in requests]
@@ -171,7 +184,7 @@ class Online:
 
     def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
         known = self._known.get(request.seq)
-        if known is None or known.drafted is None:
+        if known is None or known.drafted is None or known.saved_ms is None:
             return
         known.learned.observe(known.drafted, emitted)
         saved_ms = (len(emitted) - 1) * self._token_ms - known.cost_ms

@@ -36,8 +36,10 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
             raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
-        if self.num_nodes < 1:
-            raise ValueError(f"num_nodes must be >= 1, the root counts; got {self.num_nodes}")
+        if not isinstance(self.num_nodes, int) or self.num_nodes < 1:
+            raise ValueError(
+                f"num_nodes must be a whole number >= 1, the root counts; got {self.num_nodes!r}"
+            )
         for name in ("draft_ms", "accepted", "speedup"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
@@ -113,9 +115,12 @@ class Policy:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        version = data.get("treeattn_policy")
+        version = data.get("treeattn_policy") if isinstance(data, Mapping) else None
         if version != VERSION:
             raise ValueError(f"treeattn_policy must be version {VERSION}, got {version!r}")
+        for name in ("verdicts", "costs", "drafter"):
+            if name not in data:
+                raise ValueError(f"a policy must have {name}, got {', '.join(data)}")
         return cls(
             verdicts={int(size): Verdict(**entry) for size, entry in data["verdicts"].items()},
             costs=CostTables.from_json(data["costs"]),
@@ -127,9 +132,9 @@ class Policy:
 
 
 def _readable(data: Mapping[str, Any]) -> str:
-    """JSON with every row of numbers on one line."""
+    """JSON with every row of numbers on one line; strings, which may look like rows, stay."""
     return re.sub(
-        r"\[[\s\d.,eE+-]*\]",
-        lambda row: "[" + ", ".join(re.findall(r"[^\s,\[\]]+", row[0])) + "]",
+        r'"(?:[^"\\]|\\.)*"|\[[\s\d.,eE+-]*\]',
+        lambda found: found[0] if found[0][0] == '"' else f"[{' '.join(found[0][1:-1].split())}]",
         json.dumps(data, indent=2),
     )

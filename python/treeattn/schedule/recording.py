@@ -61,11 +61,12 @@ def save_recordings(path: Path, recordings: Sequence[Recording], about: Mapping[
 def load_recordings(path: Path) -> list[Recording]:
     """Raises ValueError naming the file and what is wrong with it."""
     try:
-        header, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        if header.get("treeattn_recording") != VERSION:
-            raise ValueError(f"treeattn_recording must be {VERSION}, got {header}")
-        return [Recording.from_json(line) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        header = lines[0] if lines else None
+        if not isinstance(header, dict) or header.get("treeattn_recording") != VERSION:
+            raise ValueError(f"treeattn_recording must be {VERSION} in the first line: {header}")
+        return [Recording.from_json(line) for line in lines[1:]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"recording {path}: {error}") from error
 
 
@@ -93,23 +94,17 @@ def imagined(
         scores = np.log(probs)
     drafts = []
     for t in range(num_tokens):
-        tokens = [-1] * len(parents)
-        alive, depths, ranks = [False] * len(parents), [0] * len(parents), [0] * len(parents)
-        alive[0] = True
-        drawn: dict[int, float] = {}
-        for node in range(1, len(parents)):
-            parent = parents[node]
+        tokens, depths = [-1] * len(parents), [0] * len(parents)
+        left = {0: generator.random()}  # of each accepted node: which child it will be
+        for node, parent in enumerate(parents[1:], start=1):
             depths[node] = depths[parent] + 1
-            row = acceptance[min(depths[parent], len(acceptance) - 1)]
-            chance = row[ranks[parent]] if ranks[parent] < len(row) else 0.0
-            ranks[parent] += 1
-            if not alive[parent]:
+            if parent not in left:
                 continue
-            left = drawn.setdefault(parent, generator.random())
-            drawn[parent] = left - chance
-            alive[node] = 0 <= left < chance
-            if alive[node]:
+            chance = probs[node] / probs[parent]
+            if 0 <= left[parent] < chance:
                 tokens[node] = t + depths[node] - 1
+                left[node] = generator.random()
+            left[parent] -= chance
         drafts.append(DraftTree(tokens, parents, scores))
     return Recording("imagined", context, tuple(range(num_tokens)), tuple(drafts))
 

@@ -67,7 +67,7 @@ def replay(
     Tokens are those that were recorded; time is what `costs` says. A draft smaller than the one
     that was recorded is taken to be its likeliest part, and a chain its likeliest path.
     max_context: longer contexts cost what this one does.
-    Raises ValueError where `costs` does not know what plain decoding of the batch takes.
+    Raises ValueError where `costs` does not know what a step takes.
     """
     waiting = [_Run(seq, recording) for seq, recording in enumerate(recordings)]
     waiting = [run for run in waiting if run.room > 0][::-1]
@@ -91,27 +91,30 @@ def _step(
     total: Replayed,
 ) -> None:
     num_nodes, shape = schedule.budget(len(runs))
-    asked = schedule.ask(runs)
+    asked = [ask and num_nodes > 1 for ask in schedule.ask(runs)]  # a root needs no drafter
     drafts = [
         _draft(run, num_nodes, shape) if ask else _root()
         for run, ask in zip(runs, asked, strict=True)
     ]
-    total.ms["draft"] += _draft_ms(costs, [d for d, ask in zip(drafts, asked, strict=True) if ask])
+    draft_ms = _draft_ms(costs, [d for d, ask in zip(drafts, asked, strict=True) if ask])
     trees = schedule.cut(runs, drafts)
     rows = sum(map(len, trees))
     context = max(1, max(run.context for run in runs))
     if max_context is not None:
         context = min(context, max_context)
-    verify_ms = costs.verify(rows, context)
-    if verify_ms == math.inf:
-        raise ValueError(f"costs must know verify of {rows} rows at context {context}, got inf")
-    total.ms["verify"] += verify_ms
+    took = {"draft": draft_ms, "verify": costs.verify(rows, context)}
     for phase, table in (("accept", costs.accept), ("remap", costs.remap)):
         if table is not None:
-            total.ms[phase] += table(rows)
+            took[phase] = table(rows)
+    for phase, ms in took.items():
+        if ms == math.inf:
+            raise ValueError(
+                f"costs must know {phase} of {rows} rows at context {context}, got inf"
+            )
+        total.ms[phase] += ms
     total.rows += rows
     for run, tree in zip(runs, trees, strict=True):
-        following = run.recording.tokens[run.at :]
+        following = run.recording.tokens[run.at : run.at + len(tree)]
         accepted = _matching(tree, following)
         emitted = following[: accepted + 1]
         total.steps += 1

@@ -67,7 +67,8 @@ class DrawsTokens(Drafter, Protocol):
     ) -> tuple[list[DraftTree | None], DraftLaws]:
         """Like `propose`, with siblings drawn as `draws` says ("iid" or "swor").
 
-        A tree's shape, and what is later cut from it, must not depend on the tokens drawn.
+        A tree's shape, and what is later cut from it, must not depend on the tokens drawn: nodes
+        that find no token have `drawn.NO_TOKEN`, and are dropped before the tree is verified.
         temperature: of the draft's law, > 0.
         """
         ...

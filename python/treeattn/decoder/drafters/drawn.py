@@ -19,6 +19,7 @@ from treeattn.tree import DraftTree
 # of a drawn tree, which must not depend on the tokens drawn.
 ACCEPTANCE = (0.6, 0.2, 0.1, 0.05)
 MAX_LEVELS = 6
+NO_TOKEN = -1  # of a node for which the law of its parent had no token left
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class DrawnTree:
     """A tree on its way, a level per call of `expand`; several can grow abreast.
 
     frontier: the nodes of `tree()` whose laws `expand` wants next; empty when the tree is done.
-    draws: "iid", or "swor" (without replacement, in order). A node whose law has fewer tokens than
-    its children under "swor" gets fewer children.
+    draws: "iid", or "swor" (without replacement, in order). Where a law has fewer tokens than its
+    node has children under "swor", the last of them and all below get NO_TOKEN: so the shape, by
+    which a tree is cut, never depends on what was drawn. `without_missing` drops them afterwards.
     """
 
     def __init__(
@@ -111,19 +113,32 @@ class DrawnTree:
             law = law.masked_fill(self._laws[parent] == 0, -float("inf"))
             place = self._place[parent]
             first_child = 1 + sum(self._planned[:place])
-            for rank, column in enumerate(self._draw(law, self._planned[place])):
-                node = len(self._tokens)
-                self._tokens.append(column if token_ids is None else token_ids[column])
-                self._parents.append(parent)
-                self._place.append(first_child + rank)
+            columns = self._draw(law, self._planned[place])
+            for rank, column in enumerate(columns):
+                token = column if token_ids is None else token_ids[column]
+                node = self._add(parent, first_child + rank, token)
                 if self._planned[first_child + rank] > 0:
                     self._node_of[node] = len(self._grown)
                     self.frontier.append(len(self._grown))
                     self._grown.append(node)
+            for rank in range(len(columns), self._planned[place]):
+                self._add_missing(parent, first_child + rank)
 
     def laws(self) -> Tensor | None:
         """[nodes with children, Vq]; None for a tree that drew nothing."""
         return torch.stack([*self._laws.values()]) if self._laws else None
+
+    def _add(self, parent: int, place: int, token: int) -> int:
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._place.append(place)
+        return len(self._tokens) - 1
+
+    def _add_missing(self, parent: int, place: int) -> None:
+        node = self._add(parent, place, NO_TOKEN)
+        first_child = 1 + sum(self._planned[:place])
+        for rank in range(self._planned[place]):
+            self._add_missing(node, first_child + rank)
 
     def _draw(self, law: Tensor, count: int) -> list[int]:
         """Columns, in the order in which they were drawn."""
@@ -137,6 +152,12 @@ class DrawnTree:
             for key, column in zip(drawn.values, drawn.indices, strict=True)
             if key > -float("inf")
         ]
+
+
+def without_missing(tree: DraftTree) -> DraftTree:
+    """A drawn tree as it may be verified: its nodes that have a token."""
+    found = tree.tokens != NO_TOKEN
+    return tree if found.all() else tree.keep(found)
 
 
 def plant(

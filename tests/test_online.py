@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Online: what is asked of the drafter, and what of its drafts is verified, as costs say."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trees import random_parents
+from treeattn.cost_file import CostTables
+from treeattn.schedule import Fixed, Online, Policy, Verdict
+from treeattn.schedule.learned import DEPTHS, RANKS, sibling_ranks
+from treeattn.tree import DraftTree
+
+CHEAP_ROWS = tuple((rows, 1000, 10.0 + rows / 100) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+DEAR_ROWS = tuple((rows, 1000, 10.0 * rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+
+
+@dataclass(eq=False)
+class Drafting:
+    seq: int
+    context: int = 100
+    room: int = 50
+
+
+def policy(
+    verify: Sequence[tuple[float, float, float]] = CHEAP_ROWS,
+    *,
+    shape: str = "tree",
+    num_nodes: int = 8,
+    draft_ms: float = 0.5,
+    accepted: float = 1.5,
+    speedup: float = 2.0,
+    max_step_ms: float | None = None,
+    rate: float = 0.8,
+) -> Policy:
+    """One verdict for every batch; `rate`: what the drafter's word was worth so far."""
+    said = np.full((DEPTHS, RANKS), 1e6)
+    return Policy(
+        {1: Verdict(shape, num_nodes, draft_ms, accepted, speedup)},
+        CostTables(verify=tuple(verify)),
+        "suffix",
+        learned={"said": said.tolist(), "seen": (rate * said).tolist()},
+        max_step_ms=max_step_ms,
+    )
+
+
+def chain(length: int, log_prob: float = -0.1) -> DraftTree:
+    return DraftTree(range(length), range(-1, length - 1), [log_prob * i for i in range(length)])
+
+
+def root(token: int = 0) -> DraftTree:
+    return DraftTree.chain([token])
+
+
+def step(
+    online: Online, requests: Sequence[Drafting], drafts: Sequence[DraftTree]
+) -> tuple[list[bool], list[DraftTree]]:
+    asked = online.ask(requests)
+    offered = [draft if ask else root() for draft, ask in zip(drafts, asked, strict=True)]
+    return asked, online.cut(requests, offered)
+
+
+# Who is asked.
+
+
+def test_off_asks_nobody() -> None:
+    online = Online(policy(shape="off", num_nodes=1))
+    requests = [Drafting(0), Drafting(1)]
+    for _ in range(300):
+        asked, trees = step(online, requests, [chain(4)] * 2)
+        assert asked == [False, False]
+        assert [len(tree) for tree in trees] == [1, 1]
+        for request in requests:
+            online.observe(request, [5])
+
+
+def test_a_drafter_that_never_paid_is_not_asked() -> None:
+    online = Online(policy(speedup=0.9))
+    assert online.ask([Drafting(0)]) == [False]
+
+
+def test_the_last_token_needs_no_draft() -> None:
+    online = Online(policy())
+    assert online.ask([Drafting(0, room=1), Drafting(1, room=2)]) == [False, True]
+
+
+def test_the_budget_is_the_verdict_s() -> None:
+    verdicts = {
+        1: Verdict("tree", 8, 0.5, 1.5, 2.0),
+        4: Verdict("chain", 3, 0.5, 0.9, 1.4),
+        16: Verdict("off", 1, 0.0, 0.0, 1.0),
+    }
+    of_all = Policy(verdicts, CostTables(verify=CHEAP_ROWS), "suffix")
+    online = Online(of_all)
+    assert online.max_nodes == 8
+    assert [online.budget(size) for size in (1, 2, 4)] == [(8, "tree"), (3, "chain"), (3, "chain")]
+    asked = [online.ask([Drafting(b) for b in range(size)]) for size in (1, 2, 4, 5, 16, 99)]
+    assert [set(ask) for ask in asked] == [{True}] * 3 + [{False}] * 3
+    assert Online(of_all, chains_only=True).budget(1) == (8, "chain")
+
+
+def test_fixed_is_fixed() -> None:
+    fixed = Fixed(5, "chain")
+    assert fixed.budget(1) == fixed.budget(64) == (5, "chain")
+    assert fixed.ask([Drafting(0)] * 3) == [True] * 3
+    trees = [chain(9), root()]
+    assert fixed.cut([Drafting(0)] * 2, trees) == trees
+
+
+# What drafts save.
+
+
+def test_a_drafter_dearer_than_what_it_saves_gets_another_chance_later() -> None:
+    """Drafting takes as long as a token. What it drafts is never right; later it always is."""
+    online, request = Online(policy(draft_ms=10.0)), Drafting(0)
+    history = []
+    for _ in range(400):
+        (ask,), _ = step(online, [request], [chain(4)])
+        history.append(ask)
+        online.observe(request, [99])
+    assert history[0]
+    off_after = history.index(False)
+    assert 1 <= off_after < 30
+    assert True in history[off_after:]  # it was asked again,
+    assert sum(history[off_after:]) < 0.2 * len(history[off_after:])  # from time to time
+    assert "11" not in "".join(str(int(ask)) for ask in history[off_after:])
+
+    history = []
+    for _ in range(400):
+        (ask,), _ = step(online, [request], [chain(4)])
+        history.append(ask)
+        online.observe(request, [1, 2, 3, 99] if ask else [99])
+    assert all(history[-300:])
+
+
+def test_drafts_that_cost_nothing_are_always_asked_for() -> None:
+    """Neither the drafter's time nor that of the rows."""
+    online, request = Online(policy(((256, 1000, 10.0),), draft_ms=0.0)), Drafting(0)
+    for _ in range(50):
+        (ask,), _ = step(online, [request], [chain(4)])
+        assert ask
+        online.observe(request, [99])
+
+
+def test_what_a_draft_saved_by_hand() -> None:
+    """A token takes 10 ms, four rows 14; the promise is 10 * 2.5 / 2 and the draft's 2 ms."""
+    rows = ((1, 1000, 10.0), (4, 1000, 14.0))
+    online, request = Online(policy(rows, draft_ms=2.0)), Drafting(0)
+    _, (tree,) = step(online, [request], [chain(4, 0.0)])
+    assert len(tree) == 4
+    known = online._known[0]
+    assert known.saved_ms == pytest.approx(14.5)
+    assert known.cost_ms == pytest.approx(4.0)
+    online.observe(request, [1, 2, 99])
+    assert known.saved_ms == pytest.approx(14.5 + 0.15 * (2 * 10 - 4 - 14.5))
+
+
+def test_a_request_that_fails_falls_back_while_its_neighbour_goes_on() -> None:
+    online = Online(policy(draft_ms=10.0))
+    good, bad = Drafting(0), Drafting(1)
+    both, last = 0, []
+    for _ in range(60):
+        asked, trees = step(online, [good, bad], [chain(4), chain(4)])
+        both += all(asked)
+        last.append((asked, [len(tree) for tree in trees]))
+        online.observe(good, [1, 2, 3, 99] if asked[0] else [99])
+        online.observe(bad, [99])
+    assert 1 <= both < 15
+    assert all(asked[0] and sizes[0] == 4 for asked, sizes in last)
+    assert sum(entry == ([True, False], [4, 1]) for entry in last[-30:]) >= 24
+
+
+def test_rows_without_promise_are_cut_though_both_were_asked() -> None:
+    """One drafter's word is known to be worthless; its rows would make the step dearer."""
+    rows = ((2, 1000, 10.0), (5, 1000, 11.0), (8, 1000, 18.0))
+    online = Online(policy(rows, draft_ms=0.0))
+    good, bad = Drafting(0), Drafting(1)
+    for _ in range(20):
+        asked, trees = step(online, [good, bad], [chain(4), chain(4)])
+        online.observe(good, [1, 2, 3, 99])
+        online.observe(bad, [99])
+    assert asked == [True, True]
+    assert [len(tree) for tree in trees] == [4, 1]
+
+
+def test_release_forgets() -> None:
+    online, request = Online(policy(draft_ms=10.0)), Drafting(0)
+    for _ in range(30):
+        (ask,), _ = step(online, [request], [chain(4)])
+        online.observe(request, [99])
+    assert not ask
+    online.release(request)
+    online.release(request)  # unknown by now
+    assert online.ask([request]) == [True]
+    assert (online._known[0].learned.trust == online.policy.fresh().trust).all()
+    online.observe(Drafting(7), [1])  # one that was never asked: nothing to learn
+
+
+def test_what_is_learned_is_the_request_s_own() -> None:
+    online = Online(policy(draft_ms=0.0))
+    first, second = Drafting(0), Drafting(1)
+    for _ in range(8):
+        step(online, [first, second], [chain(4), chain(4)])
+        online.observe(first, [1, 2, 3, 99])
+        online.observe(second, [99])
+    trusts = [online._known[seq].learned.trust[0, 0] for seq in (0, 1)]
+    fresh = online.policy.fresh().trust[0, 0]
+    assert trusts[0] > fresh > trusts[1]
+
+
+# What is kept.
+
+
+def test_the_latency_bound() -> None:
+    """Rows are nearly free, but each takes its time; drafting takes 2 ms of the bound."""
+    rows = tuple((n, 1000, 10.0 + n) for n in range(1, 65))
+    sizes = {}
+    for bound in (5.0, 13.0, 15.0, 18.9, 19.0, None):
+        online = Online(policy(rows, draft_ms=2.0, max_step_ms=bound, rate=1.0, num_nodes=16))
+        _, (tree,) = step(online, [Drafting(0)], [chain(16, -1e-3)])
+        sizes[bound] = len(tree)
+    assert sizes == {5.0: 1, 13.0: 1, 15.0: 3, 18.9: 6, 19.0: 7, None: 16}
+
+
+def test_never_past_the_tokens_left() -> None:
+    online = Online(policy(rate=1.0))
+    _, trees = step(
+        online, [Drafting(0, room=3), Drafting(1, room=50)], [chain(8, 0.0), chain(8, 0.0)]
+    )
+    assert [int(tree.depths.max()) for tree in trees] == [2, 7]
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 4, 7, 24])
+def test_never_more_rows_than_there_is_room_for(max_rows: int) -> None:
+    online = Online(policy(rate=1.0), max_rows)
+    _, trees = step(online, [Drafting(b) for b in range(3)], [chain(8, -0.01)] * 3)
+    assert sum(map(len, trees)) == max(3, max_rows)
+
+
+@pytest.mark.parametrize("context", [0, 1, 999, 1000, 1001, 10**6])
+def test_contexts_longer_than_measured(context: int) -> None:
+    online, request = Online(policy()), Drafting(0, context=context)
+    (ask,), (tree,) = step(online, [request], [chain(4)])
+    assert ask and len(tree) == 4
+    online.observe(request, [1, 99])
+    assert math.isfinite(online._known[0].saved_ms)
+
+
+def test_batches_larger_than_measured_decode_without_drafts() -> None:
+    """Nobody knows what their steps take; requests that met then start with the promise."""
+    online = Online(policy(CHEAP_ROWS[:3]))  # up to 4 rows
+    requests = [Drafting(b) for b in range(5)]
+    assert step(online, requests[:1], [chain(4)])[0] == [True]
+    for _ in range(3):
+        asked, trees = step(online, requests, [chain(4)] * 5)
+        assert asked == [False] * 5
+        assert [len(tree) for tree in trees] == [1] * 5
+        for request in requests:
+            online.observe(request, [9])
+    assert step(online, requests[:2], [chain(2)] * 2)[0] == [True, True]
+
+
+@pytest.mark.parametrize("draws", ["iid", "swor"])
+def test_drawn_trees_are_cut_by_their_shape(draws: str) -> None:
+    """The same nodes whatever was drawn; `draws` stays, and draft_rows name the drawn parents."""
+    rng = random.Random(0)
+    for seed in range(60):
+        parents = random_parents(rng, 8)
+        rows = [int(row) for row in np.maximum(parents, 0)]
+        given_rows = None if seed % 2 else [row + 3 for row in rows]
+        kept = []
+        for other in range(3):
+            online = Online(policy(((1, 1000, 10.0), (3, 1000, 11.0), (8, 1000, 15.0))))
+            learner = DraftTree([0, 1, 2, 3], [-1, 0, 0, 1])
+            step(online, [Drafting(0)], [learner])
+            online.observe(Drafting(0), [[1, 3, 9], [2, 9], [9]][seed % 3])
+            tokens = [100 + other * 10 + i if other else i for i in range(8)]
+            if other == 2:
+                tokens = [rng.randrange(3) for _ in range(8)]
+            tree = DraftTree(tokens, parents, None, draws, given_rows)
+            _, (part,) = step(online, [Drafting(0)], [tree])
+            assert part.draws == draws
+            assert part.scores is None
+            assert part.draft_rows is not None
+            kept.append((part.parents.tolist(), part.draft_rows.tolist()))
+            if other < 2:
+                nodes = part.tokens - (100 + other * 10 if other else 0)
+                expected = tree.keep(np.isin(np.arange(8), nodes))
+                assert part == expected
+                for node in nodes[1:].tolist():
+                    siblings = tree.children(parents[node])
+                    assert set(siblings[: siblings.index(node)]) <= set(nodes.tolist())
+        assert kept[0] == kept[1] == kept[2]
+
+
+def test_a_scored_tree_is_pruned_by_value_and_says_so() -> None:
+    scores = np.log([1.0, 0.9, 0.01])
+    for draws, after in (("deterministic", "deterministic"), ("swor", "pruned")):
+        online = Online(policy(((1, 1000, 10.0), (2, 1000, 10.5), (3, 1000, 15.0))))
+        tree = DraftTree([0, 1, 2], [-1, 0, 0], scores, draws)
+        _, (part,) = step(online, [Drafting(0)], [tree])
+        assert part.tokens.tolist() == [0, 1]
+        assert part.draws == after
+        assert part.scores is not None
+
+
+# Any trees, any costs.
+
+
+def random_tree(rng: random.Random) -> DraftTree:
+    """Tokens are node ids."""
+    parents = random_parents(rng, rng.randint(1, 12))
+    scores = [0.0]
+    for parent in parents[1:]:
+        scores.append(scores[parent] + rng.choice([0.0, -0.1, -0.7, -3.0, -math.inf]))
+    kind = rng.choice(["deterministic", "scored", "iid", "swor"])
+    known = scores if kind == "scored" else None
+    return DraftTree(
+        range(len(parents)), parents, known, "deterministic" if kind == "scored" else kind
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**9), max_rows=st.none() | st.integers(1, 30), bounded=st.booleans())
+def test_whatever_the_trees_and_the_costs(seed: int, max_rows: int | None, bounded: bool) -> None:
+    """Kept trees are trees with their root, and expected to be no slower than plain decoding."""
+    rng = random.Random(seed)
+    sizes = sorted({*rng.sample(range(1, 40), 4), 48})
+    verify = tuple((rows, 1000, rng.uniform(1, 1 + rows / 4)) for rows in sizes)
+    bound = rng.uniform(0.5, 8.0) if bounded else None
+    online = Online(
+        policy(verify, draft_ms=rng.choice([0.0, 0.2, 2.0]), max_step_ms=bound), max_rows
+    )
+    requests = [
+        Drafting(b, rng.randrange(2000), rng.randint(1, 20)) for b in range(rng.randint(1, 4))
+    ]
+    costs = online.policy.costs.costs
+    draft_ms = online.policy.verdict(len(requests)).draft_ms
+    for _ in range(4):
+        drafts = [random_tree(rng) for _ in requests]
+        asked, trees = step(online, requests, drafts)
+        rows, off_ms = sum(map(len, trees)), costs.verify(len(requests), 1000)
+        step_ms = costs.verify(rows, 1000)
+        assert max_rows is None or rows <= max(max_rows, len(requests))
+        assert bound is None or rows == len(requests) or step_ms + draft_ms <= bound
+        tokens = 0.0
+        for request, draft, ask, tree in zip(requests, drafts, asked, trees, strict=True):
+            assert tree.tokens[0] == 0
+            if not ask:
+                assert len(tree) == 1
+                tokens += 1.0
+                continue
+            nodes = tree.tokens.tolist()
+            expected = draft.keep(np.isin(np.arange(len(draft)), nodes))  # raises for orphans
+            assert (tree.parents == expected.parents).all()
+            assert tree.draws == draft.draws
+            assert int(tree.depths.max()) < request.room
+            likely = online._known[request.seq].learned.calibrate(draft)
+            assert likely.scores is not None
+            tokens += float(np.exp(likely.scores[nodes]).sum())
+            if draft.scores is None:
+                assert sibling_ranks(tree).tolist() == sibling_ranks(draft)[nodes].tolist()
+        assert tokens / step_ms >= len(requests) / off_ms * (1 - 1e-12)
+        for request, draft, ask in zip(requests, drafts, asked, strict=True):
+            path = draft.path(rng.randrange(len(draft))) if ask else [0]
+            online.observe(request, [*path[1:], 99])
+            assert math.isfinite(online._known[request.seq].saved_ms)
