@@ -94,7 +94,7 @@ class DrawnTree:
     def best(self) -> DraftTree:
         """All nodes, in depth-first order; `draft_rows` names the rows of `laws()`."""
         row_of = {node: row for row, node in enumerate(self._laws)}
-        rows = [row_of.get(parent, -1) for parent in self._parents]
+        rows = [row_of.get(parent, 0) for parent in self._parents]  # any, where none was drawn
         return DraftTree(self._tokens, self._parents, draws=self._draws, draft_rows=rows).dfs()
 
     def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
