@@ -9,7 +9,7 @@ import numpy as np
 
 from treeattn.cost import FloatArray
 from treeattn.schedule.prune import path_scores
-from treeattn.tree import DraftTree, IntArray
+from treeattn.tree import DraftTree, IntArray, IntLike
 
 DEPTHS, RANKS = 8, 4  # deeper nodes and later siblings count as the last ones
 HALF_LIFE = 8.0  # steps
@@ -26,6 +26,10 @@ class LearnedAcceptance:
     drafter says of the next trees. Of a draft without scores each child is taken to be certain: so
     there it is the chance by depth and rank itself, and does not depend on the tokens drawn.
 
+    `tries` [DEPTHS] counts the nodes whose children were tried: `chance` is how often one of them
+    was accepted, which is known before the drafter has said who they are. A prior without `tries`
+    is taken to have given every node children of probability 1 in all.
+
     Each `observe` halves what is older than `half_life` steps; what is forgotten gives way to the
     prior: what earlier requests taught (`said`, `seen`), as though it were `weight` children.
     """
@@ -34,11 +38,13 @@ class LearnedAcceptance:
         self,
         said: Sequence[Sequence[float]] | FloatArray | None = None,
         seen: Sequence[Sequence[float]] | FloatArray | None = None,
+        tries: Sequence[float] | FloatArray | None = None,
         *,
         weight: float = PRIOR_WEIGHT,
         half_life: float = HALF_LIFE,
     ) -> None:
         trust = np.full((DEPTHS, RANKS), PRIOR_TRUST)
+        chance = np.full(DEPTHS, PRIOR_TRUST)
         if said is not None and seen is not None:
             for name, counts in (("said", said), ("seen", seen)):
                 if np.shape(counts) != (DEPTHS, RANKS) or not np.all(np.asarray(counts) >= 0):
@@ -47,17 +53,23 @@ class LearnedAcceptance:
                     )
             # A cell that was seldom tried says little: the general trust is worth some trials.
             trust = (np.asarray(seen) + trust * weight) / (np.asarray(said) + weight)
-        elif said is not None or seen is not None:
-            raise ValueError("said and seen go together")
+            trials = np.sum(said, 1) if tries is None else np.asarray(tries)
+            if trials.shape != (DEPTHS,) or not np.all(trials >= 0):
+                raise ValueError(f"tries must be [{DEPTHS}] counts >= 0, got {tries!r}")
+            chance = (np.sum(seen, 1) + chance * weight) / (trials + weight)
+        elif said is not None or seen is not None or tries is not None:
+            raise ValueError("said and seen go together, and tries with them")
         if not (weight > 0 and half_life > 0):
             raise ValueError(
                 f"weight and half_life must be > 0, got weight={weight}, half_life={half_life}"
             )
         self._prior = weight
         self._trust = trust
+        self._chance = np.minimum(chance, 1.0)
         self._keep = 0.5 ** (1.0 / half_life)
         self.said = np.zeros((DEPTHS, RANKS))
         self.seen = np.zeros((DEPTHS, RANKS))
+        self.tries = np.zeros(DEPTHS)
 
     def observe(self, tree: DraftTree, emitted: Sequence[int]) -> int:
         """`emitted` followed the root of `tree`; returns how many of them the tree holds.
@@ -67,10 +79,14 @@ class LearnedAcceptance:
         """
         self.said *= self._keep
         self.seen *= self._keep
+        self.tries *= self._keep
         node, path, tried = 0, [0], []
         for token in emitted:
             children = np.flatnonzero(tree.parents == node)
+            if len(children) == 0:
+                break
             tried.append(children)
+            self.tries[min(int(tree.depths[node]), DEPTHS - 1)] += 1
             matching = children[tree.tokens[children] == token]
             if len(matching) == 0:
                 break
@@ -87,6 +103,21 @@ class LearnedAcceptance:
         """[DEPTHS, RANKS]: by what the drafter's word is multiplied."""
         trust: FloatArray = (self.seen + self._prior * self._trust) / (self.said + self._prior)
         return trust
+
+    @property
+    def chance(self) -> FloatArray:
+        """[DEPTHS]: how likely it is that some child of an accepted node is accepted too."""
+        chance: FloatArray = (self.seen.sum(1) + self._prior * self._chance) / (
+            self.tries + self._prior
+        )
+        return chance
+
+    def promise(self, tree: DraftTree, nodes: IntLike) -> FloatArray:
+        """[len(nodes)]: tokens to expect right below each of `nodes`, whatever they will be."""
+        scores = self.calibrate(tree).scores
+        assert scores is not None
+        below: FloatArray = self.chance[np.minimum(tree.depths[nodes], DEPTHS - 1)]
+        return np.exp(scores[nodes]) * below
 
     def calibrate(self, tree: DraftTree) -> DraftTree:
         """`tree` with scores that are what was learned: log chances that a path is accepted."""
