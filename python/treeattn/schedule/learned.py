@@ -114,15 +114,17 @@ class LearnedAcceptance:
 
     def promise(self, tree: DraftTree, nodes: IntLike) -> FloatArray:
         """[len(nodes)]: tokens to expect right below each of `nodes`, whatever they will be."""
-        scores = self.calibrate(tree).scores
-        assert scores is not None
         below: FloatArray = self.chance[np.minimum(tree.depths[nodes], DEPTHS - 1)]
-        return np.exp(scores[nodes]) * below
+        return np.exp(self._log_chances(tree)[nodes]) * below
 
     def calibrate(self, tree: DraftTree) -> DraftTree:
         """`tree` with scores that are what was learned: log chances that a path is accepted."""
+        scores = self._log_chances(tree)
+        return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
+
+    def _log_chances(self, tree: DraftTree) -> FloatArray:
         if len(tree) < 2:
-            return DraftTree(tree.tokens, tree.parents, [0.0] * len(tree), tree.draws)
+            return np.zeros(len(tree))
         nodes = np.arange(1, len(tree))
         trust = self.trust
         if tree.scores is None:  # so that what is kept of siblings is always the first of them
@@ -130,12 +132,12 @@ class LearnedAcceptance:
         chances = np.zeros(len(tree))
         chances[1:] = _below_parent(tree)[1:] * trust[_cells(tree, nodes)]
         with np.errstate(divide="ignore"):
-            scores = np.log(np.minimum(chances, 1.0))
+            scores: FloatArray = np.log(np.minimum(chances, 1.0))
         scores[0] = 0.0
         for depth in range(1, int(tree.depths.max()) + 1):
             level = np.flatnonzero(tree.depths == depth)
             scores[level] += scores[tree.parents[level]]
-        return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
+        return scores
 
 
 def sibling_ranks(tree: DraftTree) -> IntArray:

@@ -29,14 +29,19 @@ class Frontier:
         """The one that comes next, counted from 1."""
         return int(self.tree.depths[self.nodes[0]]) + 1
 
-    def paths(self) -> DraftTree:
-        """`nodes` and all above them, in the tree's order: what has to be run."""
-        kept = np.zeros(len(self.tree), dtype=np.bool_)
+    @property
+    def on_paths(self) -> npt.NDArray[np.bool_]:
+        """[N]: `nodes` and all above them."""
+        mask = np.zeros(len(self.tree), dtype=np.bool_)
         nodes = np.asarray(self.nodes)
         for _ in range(self.level):
-            kept[nodes] = True
+            mask[nodes] = True
             nodes = self.tree.parents[nodes]
-        return self.tree.keep(kept)
+        return mask
+
+    def paths(self) -> DraftTree:
+        """The tree of `nodes` and all above them, in the same order: what has to be run."""
+        return self.tree.keep(self.on_paths)
 
 
 def everything(requests: Sequence[object], frontiers: Sequence[Frontier]) -> list[list[bool]]:

@@ -188,7 +188,8 @@ class Online:
         # next one would be had.
         verdict = self.policy.verdict(self._batch_size)
         token_ms = self._token_ms / max(1.0, verdict.speedup)
-        rows = self._batch_size + sum(len(frontier.paths()) - 1 for frontier in frontiers)
+        rows = self._batch_size - len(requests)
+        rows += sum(np.count_nonzero(frontier.on_paths) for frontier in frontiers)
         most_rows = max(rows, self._batch_size * verdict.num_nodes)
         asked = most_saving(
             tokens * token_ms,
