@@ -75,7 +75,7 @@ def test_growth_takes_the_likeliest_paths(shape: str, num_nodes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     law_of: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def log_probs(trees: list[DraftTree]) -> list[torch.Tensor]:
+    def log_probs(requests: list[Request], trees: list[DraftTree]) -> list[torch.Tensor]:
         rows = []
         for tree in trees:
             for node in range(len(tree)):
@@ -85,7 +85,8 @@ def test_growth_takes_the_likeliest_paths(shape: str, num_nodes: int) -> None:
         sizes = [len(tree) for tree in trees]
         return list(torch.split(torch.stack(rows), sizes))
 
-    trees = grow_trees([1, 2], num_nodes, shape, log_probs)
+    requests = [Request(seq=root, tokens=[root], limit=100) for root in (1, 2)]
+    trees = grow_trees(requests, num_nodes, shape, log_probs)
     for tree in trees:
         assert len(tree) == num_nodes
         assert shape == "tree" or tree == DraftTree(

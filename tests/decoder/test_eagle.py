@@ -22,6 +22,7 @@ from treeattn.decoder import Decoder, EagleDraft, ReadsFeatures, Request, Suffix
 from treeattn.decoder import engine as engine_module
 from treeattn.decoder import forward as forward_module
 from treeattn.decoder.drafters import eagle as eagle_module
+from treeattn.decoder.drafters.levels import Worth
 from treeattn.decoder.eagle_head import EagleHead
 from treeattn.schedule import eagle2
 from treeattn.tree import DraftTree
@@ -41,10 +42,10 @@ class Watched(EagleDraft):
     def __init__(self, drafter: EagleDraft) -> None:
         self.__dict__ |= drafter.__dict__
 
-    def propose(
-        self, requests: Sequence[Request], num_nodes: int, shape: str
+    def propose_while(
+        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
     ) -> list[DraftTree | None]:
-        trees = super().propose(requests, num_nodes, shape)
+        trees = super().propose_while(requests, num_nodes, shape, worth)
         for request, tree in zip(requests, trees, strict=True):
             self.look(request, tree)
         return trees

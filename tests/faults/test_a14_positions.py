@@ -8,6 +8,7 @@ import torch
 from support.tiny import Scripted, plain, start, tiny_decoder
 from treeattn.decoder.drafters.expansion import grow_trees
 from treeattn.decoder.model import Model
+from treeattn.decoder.request import Request
 from treeattn.plan import TreePlan
 from treeattn.tree import DraftTree
 
@@ -41,14 +42,15 @@ def test_dynamic_tree_follows_the_chosen_parents() -> None:
     """Below the root only 1 and 2 are likely, then 2's children beat 1's best but one."""
     after = {0: {1: 0.6, 2: 0.3, 3: 0.06, 4: 0.04}, 1: {5: 0.3, 6: 0.01}, 2: {7: 0.9, 8: 0.05}}
 
-    def log_probs(trees: list[DraftTree]) -> list[torch.Tensor]:
+    def log_probs(requests: list[Request], trees: list[DraftTree]) -> list[torch.Tensor]:
         law = torch.full((len(trees[0]), 16), 1e-6)
         for node, token in enumerate(trees[0].tokens.tolist()):
             for child, prob in after.get(token, {}).items():
                 law[node, child] = prob
         return [law.log()]
 
-    (tree,) = grow_trees([0], 9, "tree", log_probs)
+    root = Request(seq=0, tokens=[0], limit=100)
+    (tree,) = grow_trees([root], 9, "tree", log_probs)
     assert tree.tokens.tolist()[:7] == [0, 1, 2, 3, 4, 7, 5]
     assert tree.parents.tolist()[:7] == [-1, 0, 0, 0, 0, 2, 1]
     assert tree.depths.tolist()[5:7] == [2, 2]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeattn.decoder.drafters.base import Drafter, DrawsTokens
+from treeattn.decoder.drafters.base import Drafter, DraftsByLevel, DrawsTokens
 from treeattn.decoder.drafters.drawn import DraftLaws, without_missing
 from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
@@ -32,13 +32,13 @@ def propose(
 ) -> Proposal:
     """Likeliest trees, or drawn ones where the rule corrects for the law of the draft.
 
-    `schedule` says who is asked for how much, and what of it is verified.
+    `schedule` says who is asked for how much, where a draft stops, and what of it is verified.
     """
     num_nodes, shape = schedule.budget(len(requests))
     asked = [request for request, ask in zip(requests, schedule.ask(requests), strict=True) if ask]
     laws = None
     if sampling.draws is None:
-        trees = drafter.propose(asked, num_nodes, shape) if asked else []
+        trees = _likeliest(drafter, asked, num_nodes, shape, schedule) if asked else []
     else:
         if not isinstance(drafter, DrawsTokens):
             raise ValueError(f"rule {sampling.rule} needs a drafter with draw(), got {drafter!r}")
@@ -52,6 +52,14 @@ def propose(
     fitted = [_fit(drafts.get(request), request, num_nodes) for request in requests]
     kept = schedule.cut(requests, fitted)
     return Proposal(kept if laws is None else [without_missing(tree) for tree in kept], laws)
+
+
+def _likeliest(
+    drafter: Drafter, requests: Sequence[Request], num_nodes: int, shape: str, schedule: Schedule
+) -> list[DraftTree | None]:
+    if isinstance(drafter, DraftsByLevel):
+        return drafter.propose_while(requests, num_nodes, shape, schedule.worth)
+    return drafter.propose(requests, num_nodes, shape)
 
 
 def _check_drawn(trees: Sequence[DraftTree | None], laws: DraftLaws, sampling: Sampling) -> None:

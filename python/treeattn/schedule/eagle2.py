@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from treeattn.schedule.laws import LogProbs, checked, likeliest
+from treeattn.schedule.levels import Frontier
 from treeattn.tree import DraftTree
 
 
@@ -38,7 +39,7 @@ class Expansion:
     """A tree that `eagle2` would grow, a level per call of `expand`; several can grow abreast.
 
     frontier: the nodes of `tree()` whose laws `expand` wants next; empty when nothing more can
-        change the result.
+        change the result, or when `narrow` dropped what was left.
     """
 
     def __init__(self, root_token: int, *, top_k: int, depth: int, num_nodes: int) -> None:
@@ -52,25 +53,35 @@ class Expansion:
         self._tokens = [root_token]
         self._parents = [-1]
         self._scores = [0.0]
-        self._grown = [0]  # pool index of each node of `tree()`
-        self._node_of = {0: 0}  # and back
-        self.frontier = [0] if num_nodes > 1 else []
+        # Pool indices of the nodes of `tree()`: those that were expanded, then the frontier.
+        self._expanded: list[int] = []
+        self._next = [0] if num_nodes > 1 else []
+
+    @property
+    def frontier(self) -> list[int]:
+        return list(range(len(self._expanded), len(self._expanded) + len(self._next)))
 
     def tree(self) -> DraftTree:
-        """The nodes expanded so far and the frontier; a later tree appends to it."""
-        parents = [self._node_of.get(self._parents[index], -1) for index in self._grown]
-        return DraftTree([self._tokens[index] for index in self._grown], parents)
+        """The nodes expanded so far and the frontier; a later tree appends to the former."""
+        return self._part(self._expanded + self._next)
+
+    def candidates(self) -> Frontier:
+        """The whole pool, and the frontier in it."""
+        return Frontier(DraftTree(self._tokens, self._parents, self._scores), self._next)
+
+    def narrow(self, kept: Sequence[bool]) -> None:
+        """Ask below those frontier nodes only whose `kept` is set; the others stay candidates."""
+        self._next = [index for index, keep in zip(self._next, kept, strict=True) if keep]
 
     def expand(self, log_probs: Tensor, token_ids: Sequence[int] | None = None) -> None:
         """Add the children of the frontier; log_probs: [len(frontier), V], a row per node.
 
         token_ids: [V], the token that each column stands for; by default its index.
         """
-        laws = checked(log_probs, len(self.frontier))
+        laws = checked(log_probs, len(self._next))
         first = len(self._tokens)
         children = likeliest(laws, [self._top_k] * len(laws))
-        for node, law, columns in zip(self.frontier, laws, children, strict=True):
-            parent = self._grown[node]
+        for parent, law, columns in zip(self._next, laws, children, strict=True):
             for column, log_prob in zip(columns, law[columns].tolist(), strict=True):
                 self._tokens.append(column if token_ids is None else token_ids[column])
                 self._parents.append(parent)
@@ -81,12 +92,7 @@ class Expansion:
     def best(self) -> DraftTree:
         """The best of the pool, at most `num_nodes`, in depth-first order."""
         kept = sorted(self._ranked(range(len(self._tokens)), self._num_nodes))
-        node_of = {index: node for node, index in enumerate(kept)}
-        return DraftTree(
-            [self._tokens[index] for index in kept],
-            [node_of.get(self._parents[index], -1) for index in kept],
-            scores=[self._scores[index] for index in kept],
-        ).dfs()
+        return self._part(kept, scores=[self._scores[index] for index in kept]).dfs()
 
     def _advance(self, candidates: Sequence[int]) -> None:
         """Make the best of the last level's candidates the frontier.
@@ -94,15 +100,21 @@ class Expansion:
         What the pool outranks already is left out: it will not be in the result, nor will anything
         below it, which scores no better and is found later.
         """
-        self.frontier = []
-        if self._levels_left == 0:
-            return
-        hopeful = set(self._ranked(range(len(self._tokens)), self._num_nodes))
-        for index in self._ranked(candidates, self._top_k):
-            if index in hopeful:
-                self._node_of[index] = len(self._grown)
-                self.frontier.append(len(self._grown))
-                self._grown.append(index)
+        self._expanded += self._next
+        self._next = []
+        if self._levels_left > 0:
+            hopeful = set(self._ranked(range(len(self._tokens)), self._num_nodes))
+            ranked = self._ranked(candidates, self._top_k)
+            self._next = [index for index in ranked if index in hopeful]
+
+    def _part(self, indices: Sequence[int], scores: Sequence[float] | None = None) -> DraftTree:
+        """The tree of the candidates at `indices`, parents first."""
+        node_of = {index: node for node, index in enumerate(indices)}
+        return DraftTree(
+            [self._tokens[index] for index in indices],
+            [node_of.get(self._parents[index], -1) for index in indices],
+            scores,
+        )
 
     def _ranked(self, indices: Sequence[int], count: int) -> list[int]:
         """The `count` best of ascending pool `indices`; ties go to the smaller one."""

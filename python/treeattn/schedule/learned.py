@@ -9,7 +9,7 @@ import numpy as np
 
 from treeattn.cost import FloatArray
 from treeattn.schedule.prune import path_scores
-from treeattn.tree import DraftTree, IntArray
+from treeattn.tree import DraftTree, IntArray, IntLike
 
 DEPTHS, RANKS = 8, 4  # deeper nodes and later siblings count as the last ones
 HALF_LIFE = 8.0  # steps
@@ -26,6 +26,10 @@ class LearnedAcceptance:
     drafter says of the next trees. Of a draft without scores each child is taken to be certain: so
     there it is the chance by depth and rank itself, and does not depend on the tokens drawn.
 
+    `tries` [DEPTHS] counts the nodes whose children were tried: `chance` is how often one of them
+    was accepted, which is known before the drafter has said who they are. A prior without `tries`
+    is taken to have given every node children of probability 1 in all.
+
     Each `observe` halves what is older than `half_life` steps; what is forgotten gives way to the
     prior: what earlier requests taught (`said`, `seen`), as though it were `weight` children.
     """
@@ -34,6 +38,7 @@ class LearnedAcceptance:
         self,
         said: Sequence[Sequence[float]] | FloatArray | None = None,
         seen: Sequence[Sequence[float]] | FloatArray | None = None,
+        tries: Sequence[float] | FloatArray | None = None,
         *,
         weight: float = PRIOR_WEIGHT,
         half_life: float = HALF_LIFE,
@@ -43,16 +48,22 @@ class LearnedAcceptance:
                 f"weight and half_life must be > 0, got weight={weight}, half_life={half_life}"
             )
         trust = np.full((DEPTHS, RANKS), PRIOR_TRUST)
+        chance = np.full(DEPTHS, PRIOR_TRUST)
         if said is not None and seen is not None:
             # A cell that was seldom tried says little: the general trust is worth some trials.
-            trust = (_counts("seen", seen) + trust * weight) / (_counts("said", said) + weight)
-        elif said is not None or seen is not None:
-            raise ValueError("said and seen go together")
+            told, found = _counts("said", said), _counts("seen", seen)
+            trials = told.sum(1) if tries is None else _counts("tries", tries)
+            trust = (found + trust * weight) / (told + weight)
+            chance = (found.sum(1) + chance * weight) / (trials + weight)
+        elif said is not None or seen is not None or tries is not None:
+            raise ValueError("said and seen go together, and tries with them")
         self._prior = weight
         self._trust = trust
+        self._chance = np.minimum(chance, 1.0)
         self._keep = 0.5 ** (1.0 / half_life)
         self.said = np.zeros((DEPTHS, RANKS))
         self.seen = np.zeros((DEPTHS, RANKS))
+        self.tries = np.zeros(DEPTHS)
 
     def observe(self, tree: DraftTree, emitted: Sequence[int]) -> int:
         """`emitted` followed the root of `tree`; returns how many of them the tree holds.
@@ -62,10 +73,14 @@ class LearnedAcceptance:
         """
         self.said *= self._keep
         self.seen *= self._keep
+        self.tries *= self._keep
         node, path, tried = 0, [0], []
         for token in emitted:
             children = np.flatnonzero(tree.parents == node)
+            if len(children) == 0:
+                break
             tried.append(children)
+            self.tries[min(int(tree.depths[node]), DEPTHS - 1)] += 1
             matching = children[tree.tokens[children] == token]
             if len(matching) == 0:
                 break
@@ -83,10 +98,27 @@ class LearnedAcceptance:
         trust: FloatArray = (self.seen + self._prior * self._trust) / (self.said + self._prior)
         return trust
 
+    @property
+    def chance(self) -> FloatArray:
+        """[DEPTHS]: how likely it is that some child of an accepted node is accepted too."""
+        chance: FloatArray = (self.seen.sum(1) + self._prior * self._chance) / (
+            self.tries + self._prior
+        )
+        return chance
+
+    def promise(self, tree: DraftTree, nodes: IntLike) -> FloatArray:
+        """[len(nodes)]: tokens to expect right below each of `nodes`, whatever they will be."""
+        below: FloatArray = self.chance[np.minimum(tree.depths[nodes], DEPTHS - 1)]
+        return np.exp(self._log_chances(tree)[nodes]) * below
+
     def calibrate(self, tree: DraftTree) -> DraftTree:
         """`tree` with scores that are what was learned: log chances that a path is accepted."""
+        scores = self._log_chances(tree)
+        return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
+
+    def _log_chances(self, tree: DraftTree) -> FloatArray:
         if len(tree) < 2:
-            return DraftTree(tree.tokens, tree.parents, [0.0] * len(tree), tree.draws)
+            return np.zeros(len(tree))
         nodes = np.arange(1, len(tree))
         trust = self.trust
         if tree.scores is None:  # so that what is kept of siblings is always the first of them
@@ -94,21 +126,23 @@ class LearnedAcceptance:
         chances = np.zeros(len(tree))
         chances[1:] = _below_parent(tree)[1:] * trust[_cells(tree, nodes)]
         with np.errstate(divide="ignore"):
-            scores = np.log(np.minimum(chances, 1.0))
+            scores: FloatArray = np.log(np.minimum(chances, 1.0))
         scores[0] = 0.0
         for depth in range(1, int(tree.depths.max()) + 1):
             level = np.flatnonzero(tree.depths == depth)
             scores[level] += scores[tree.parents[level]]
-        return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
+        return scores
 
 
-def _counts(name: str, values: Sequence[Sequence[float]] | FloatArray) -> FloatArray:
+def _counts(name: str, values: object) -> FloatArray:
+    """`values` if they are counts by depth (tries), or by depth and rank."""
+    shape = (DEPTHS,) if name == "tries" else (DEPTHS, RANKS)
     try:
         counts = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):  # ragged, or no numbers
         counts = np.empty(0)
-    if counts.shape != (DEPTHS, RANKS) or not (np.isfinite(counts) & (counts >= 0)).all():
-        raise ValueError(f"{name} must be [{DEPTHS}, {RANKS}] counts >= 0, got {values!r}")
+    if counts.shape != shape or not (np.isfinite(counts) & (counts >= 0)).all():
+        raise ValueError(f"{name} must be {list(shape)} counts >= 0, got {values!r}")
     return counts
 
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
+
+import numpy as np
 
 from treeattn.cost import StepCosts
 from treeattn.schedule.budget import choose_batch
 from treeattn.schedule.learned import LearnedAcceptance
+from treeattn.schedule.levels import Frontier, everything, most_saving
 from treeattn.schedule.policy import Policy
 from treeattn.tree import DraftTree
 
@@ -51,6 +55,16 @@ class Schedule(Protocol):
         """For which requests a draft is worth the drafter's time."""
         ...
 
+    def worth(
+        self, requests: Sequence[Drafting], frontiers: Sequence[Frontier]
+    ) -> list[list[bool]]:
+        """Below which nodes the next level is worth drafting: a bool for each of each frontier.
+
+        Before every level, for those of the requests that still draft, all at the same level. Never
+        for a tree whose tokens are drawn: to stop by what was drawn would bias its rule.
+        """
+        ...
+
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
         """What of the drafts is worth verifying; rows that are left out are gone. Of a request
         without a draft the tree is its root."""
@@ -77,6 +91,11 @@ class Fixed:
 
     def ask(self, requests: Sequence[Drafting]) -> list[bool]:
         return [True] * len(requests)
+
+    def worth(
+        self, requests: Sequence[Drafting], frontiers: Sequence[Frontier]
+    ) -> list[list[bool]]:
+        return everything(requests, frontiers)
 
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
         return list(trees)
@@ -109,10 +128,11 @@ class Online:
     """Follows `policy`, and learns from each request what its drafts are worth.
 
     Before drafting: a request whose drafts saved less time lately than drafting takes is not asked;
-    from time to time it is asked again. After drafting: scores are corrected by what was learned,
-    and `choose_batch` takes the nodes that make the whole batch fastest, chains and plain decoding
-    among the answers. What is taken of a drawn tree depends on its shape only, never on its tokens,
-    so it stays lossless.
+    from time to time it is asked again. While drafting, if the costs have a table of that: a level
+    is drafted below those nodes only where it saves more time than it takes. After drafting: scores
+    are corrected by what was learned, and `choose_batch` takes the nodes that make the whole batch
+    fastest, chains and plain decoding among the answers. What is taken of a drawn tree depends on
+    its shape only, never on its tokens, so it stays lossless.
 
     max_rows: most nodes of a step. chains_only: trees give way to chains. Contexts longer than any
     that was measured cost what that did; of a batch larger than any measured nobody is asked.
@@ -122,11 +142,14 @@ class Online:
     max_rows: int | None = None
     chains_only: bool = False
     _known: dict[int, _Known] = field(default_factory=dict)
-    # What one token costs without drafts, at the present batch.
+    # Of the present step: its requests, and what one token of theirs costs without drafts.
+    _batch_size: int = 0
+    _longest: int = 0
     _token_ms: float = 0.0
 
     def __post_init__(self) -> None:
         costs = self.policy.costs.costs
+        self._draft = costs.draft
         self._costs = StepCosts(verify=costs.verify, accept=costs.accept, remap=costs.remap)
 
     @property
@@ -141,7 +164,8 @@ class Online:
     def ask(self, requests: Sequence[Drafting]) -> list[bool]:
         batch_size = len(requests)
         verdict = self.policy.verdict(batch_size)
-        step_ms = float(self._costs.after_draft([batch_size], self._context(requests))[0])
+        self._batch_size, self._longest = batch_size, self._context(requests)
+        step_ms = float(self._costs.after_draft([batch_size], self._longest)[0])
         measured = step_ms < math.inf
         self._token_ms = step_ms / batch_size if measured else 0.0
         draft_ms = verdict.draft_ms / batch_size
@@ -160,6 +184,32 @@ class Online:
             if not known.asked:
                 known.saved_ms += FORGET_UNASKED * (promised_ms - known.saved_ms)
         return [self._known[request.seq].asked for request in requests]
+
+    def worth(
+        self, requests: Sequence[Drafting], frontiers: Sequence[Frontier]
+    ) -> list[list[bool]]:
+        if self._draft is None:
+            return everything(requests, frontiers)
+        tokens = np.concatenate(
+            [
+                self._known[request.seq].learned.promise(frontier.tree, frontier.nodes)
+                for request, frontier in zip(requests, frontiers, strict=True)
+            ]
+        )
+        # A token is worth what it takes with drafts, where they pay, not without: that is how the
+        # next one would be had.
+        verdict = self.policy.verdict(self._batch_size)
+        token_ms = self._token_ms / max(1.0, verdict.speedup)
+        rows = self._batch_size - len(requests)
+        rows += sum(np.count_nonzero(frontier.on_paths) for frontier in frontiers)
+        most_rows = max(rows, self._batch_size * verdict.num_nodes)
+        asked = most_saving(
+            tokens * token_ms,
+            self._draft.along(frontiers[0].level, np.arange(1, len(tokens) + 1)),
+            self._costs.after_draft(np.arange(rows, most_rows + 1), self._longest),
+        )
+        ends = list(accumulate(len(frontier.nodes) for frontier in frontiers))
+        return [part.tolist() for part in np.split(asked, ends[:-1])]
 
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
         draft_ms = self.policy.verdict(len(requests)).draft_ms

@@ -55,9 +55,9 @@ class Policy:
     """How much to draft, by measured costs; `schedule.Online` follows it and adapts.
 
     verdicts: by batch size; a batch of another size goes by the next larger one, or the largest.
-    costs: of the steps. learned: of `LearnedAcceptance`, `said` and `seen`. drafter: what it was
-    made for. max_step_ms: no step is planned to take longer; None: no bound. about: the model, the
-    machine, the prompts and the seed it was made with, for people.
+    costs: of the steps. learned: of `LearnedAcceptance`, `said`, `seen`, `tries`. drafter: what
+    it was made for. max_step_ms: no step is planned to take longer; None: no bound. about: the
+    model, the machine, the prompts and the seed it was made with, for people.
     """
 
     verdicts: Mapping[int, Verdict]
@@ -87,7 +87,8 @@ class Policy:
 
     def fresh(self) -> LearnedAcceptance:
         """What a new request starts from."""
-        return LearnedAcceptance(self.learned.get("said"), self.learned.get("seen"))
+        learned = self.learned
+        return LearnedAcceptance(learned.get("said"), learned.get("seen"), learned.get("tries"))
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from treeattn.decoder import Decoder, Drafter, Request
 from treeattn.schedule.recording import Recording
@@ -62,6 +61,7 @@ class Recorder:
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
+        self.observe_features = getattr(inner, "observe_features", None)
         self.drafts: dict[int, DraftTree | None] = {}  # by the length of the sequence
         self.seconds: list[float] = []
 
@@ -80,7 +80,3 @@ class Recorder:
 
     def release(self, request: Request) -> None:
         self._inner.release(request)
-
-    def __getattr__(self, name: str) -> Any:
-        """`observe_features`, where `inner` has it."""
-        return getattr(self._inner, name)

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where draft trees come from."""
 
-from treeattn.decoder.drafters.base import Drafter, DrawsTokens, NoDraft, ReadsFeatures
+from treeattn.decoder.drafters.base import (
+    Drafter,
+    DraftsByLevel,
+    DrawsTokens,
+    NoDraft,
+    ReadsFeatures,
+)
 from treeattn.decoder.drafters.draft_model import DraftModel
 from treeattn.decoder.drafters.drawn import DraftLaws
 from treeattn.decoder.drafters.eagle import EagleDraft
@@ -13,6 +19,7 @@ __all__ = [
     "DraftLaws",
     "DraftModel",
     "Drafter",
+    "DraftsByLevel",
     "DrawsTokens",
     "EagleDraft",
     "LayerSkip",

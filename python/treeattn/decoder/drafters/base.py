@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from treeattn.decoder.drafters.drawn import DraftLaws
+from treeattn.decoder.drafters.levels import Worth
 from treeattn.decoder.request import Request
 from treeattn.tree import DraftTree
 
@@ -52,6 +53,21 @@ class ReadsFeatures(Drafter, Protocol):
 
 
 @runtime_checkable
+class DraftsByLevel(Drafter, Protocol):
+    """A drafter that asks a model level by level, and can stop where that does not pay."""
+
+    def propose_while(
+        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
+    ) -> list[DraftTree | None]:
+        """Like `propose`, which the decoder then leaves alone, but asks `worth` before each level.
+
+        worth(requests, frontiers): for the requests that still draft and the nodes they would ask
+        the model about, all of one level: which of them to ask. No `worth` when none is left.
+        """
+        ...
+
+
+@runtime_checkable
 class DrawsTokens(Drafter, Protocol):
     """A drafter that can draw its tokens and say from what law, for multistep, swor, block and
     traversal."""
@@ -67,8 +83,9 @@ class DrawsTokens(Drafter, Protocol):
     ) -> tuple[list[DraftTree | None], DraftLaws]:
         """Like `propose`, with siblings drawn as `draws` says ("iid" or "swor").
 
-        A tree's shape, and what is later cut from it, must not depend on the tokens drawn: nodes
-        that find no token have `drawn.NO_TOKEN`, and are dropped before the tree is verified.
+        A tree's shape, and what is later cut from it, must not depend on the tokens drawn: nothing
+        stops such a draft early, and nodes that find no token have `drawn.NO_TOKEN` and are dropped
+        before the tree is verified.
         temperature: of the draft's law, > 0.
         """
         ...

@@ -10,10 +10,12 @@ from torch import Tensor
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters.drawn import DraftLaws, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
+from treeattn.decoder.drafters.levels import Worth
 from treeattn.decoder.forward import node_log_probs, prefill
 from treeattn.decoder.model import Model
 from treeattn.decoder.request import Request
 from treeattn.kv_cache import OutOfBlocks
+from treeattn.schedule.levels import everything
 from treeattn.tree import DraftTree
 
 
@@ -34,13 +36,15 @@ class DraftModel:
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
+        return self.propose_while(requests, num_nodes, shape, everything)
+
+    def propose_while(
+        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
+    ) -> list[DraftTree | None]:
         drafted = [request for request in requests if self._has_room(request, num_nodes)]
         trees: list[DraftTree] = []
         if drafted and num_nodes > 1:
-            roots = [request.tokens[-1] for request in drafted]
-            trees = grow_trees(
-                roots, num_nodes, shape, lambda trees: self._log_probs(drafted, trees)
-            )
+            trees = grow_trees(drafted, num_nodes, shape, self._log_probs, worth)
         found = {request.seq: tree for request, tree in zip(drafted, trees, strict=False)}
         return [found.get(request.seq) for request in requests]
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from treeattn.decoder.drafters.levels import every_level
 from treeattn.decoder.request import Request
 from treeattn.schedule import sequoia_tree
 from treeattn.schedule.laws import sampled
@@ -197,7 +198,7 @@ def grow(
 
     Returns what `DrawsTokens.draw` does; a request that is not in `drawn` goes without a draft.
     """
-    while growing := {request: tree for request, tree in drawn.items() if tree.frontier}:
+    for growing in every_level(drawn):
         laws = log_probs([*growing], [tree.tree() for tree in growing.values()])
         for tree, law in zip(growing.values(), laws, strict=True):
             tree.expand(law[tree.frontier])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Generic, TypeVar
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters.drawn import DraftLaws, DrawnTree, plant
+from treeattn.decoder.drafters.levels import Worth, every_level, levels_worth
 from treeattn.decoder.eagle_head import EagleHead
 from treeattn.decoder.request import Request
 from treeattn.kv_cache import OutOfBlocks
 from treeattn.schedule.eagle2 import Expansion
+from treeattn.schedule.levels import everything
 from treeattn.tree import DraftTree, pack
 
 _Growing = TypeVar("_Growing", Expansion, DrawnTree)
@@ -53,6 +55,11 @@ class EagleDraft:
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
+        return self.propose_while(requests, num_nodes, shape, everything)
+
+    def propose_while(
+        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
+    ) -> list[DraftTree | None]:
         top_k = min(self._top_k if shape == "tree" else 1, num_nodes - 1)
 
         def plan(request: Request) -> tuple[Expansion, int] | None:
@@ -63,7 +70,7 @@ class EagleDraft:
             expansion = Expansion(root, top_k=top_k, depth=depth, num_nodes=num_nodes)
             return expansion, top_k * (depth - 1)  # the last level is drafted, but not run
 
-        grown = self._draft(requests, plan)
+        grown = self._draft(requests, plan, lambda trees: levels_worth(trees, worth))
         return [None if tree is None else tree.best() for tree in grown]
 
     def draw(
@@ -86,7 +93,7 @@ class EagleDraft:
             )
             return drawn, num_nodes - 1
 
-        grown = self._draft(requests, plan)
+        grown = self._draft(requests, plan, every_level)
         return (
             [None if tree is None else tree.best() for tree in grown],
             DraftLaws(
@@ -119,25 +126,30 @@ class EagleDraft:
             self._cache.pool.free(request.seq)
 
     def _draft(
-        self, requests: Sequence[Request], plan: Callable[[Request], tuple[_Growing, int] | None]
+        self,
+        requests: Sequence[Request],
+        plan: Callable[[Request], tuple[_Growing, int] | None],
+        levels: Callable[[Mapping[Request, _Growing]], Iterator[Mapping[Request, _Growing]]],
     ) -> list[_Growing | None]:
         """Grow a tree for every request that has features and room, in passes that they share.
 
         plan: the tree to grow, and how many of its nodes below the root may have to be run.
+        levels: those of the trees that want to grow, level by level.
         """
-        drafts: dict[int, _Draft[_Growing]] = {}
+        drafts: dict[Request, _Draft[_Growing]] = {}
         for request in requests:
             planned = plan(request) if request.seq in self._pending else None
             if planned is not None and planned[0].frontier and self._reserve(request, planned[1]):
                 features = self._pending[request.seq]
                 chain = request.tokens[-len(features) :]
-                drafts[request.seq] = _Draft(request.seq, chain, features, planned[0], features[:0])
-        while growing := [draft for draft in drafts.values() if draft.growing.frontier]:
-            self._grow(growing)
+                drafts[request] = _Draft(request.seq, chain, features, planned[0], features[:0])
+        for growing in levels({request: draft.growing for request, draft in drafts.items()}):
+            self._grow([drafts[request] for request in growing])
         for draft in drafts.values():
-            self._cache.pool.commit(draft.seq, draft.chain[:-1])
-            self._pending[draft.seq] = draft.features[-1:].clone()
-        return [drafts[r.seq].growing if r.seq in drafts else None for r in requests]
+            if len(draft.outputs) > 0:  # else nothing was run: the features wait on
+                self._cache.pool.commit(draft.seq, draft.chain[:-1])
+                self._pending[draft.seq] = draft.features[-1:].clone()
+        return [drafts[r].growing if r in drafts else None for r in requests]
 
     def _reserve(self, request: Request, num_nodes: int) -> bool:
         """Find room for the rows of all pending features and `num_nodes` nodes below the root."""

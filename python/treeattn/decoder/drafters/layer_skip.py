@@ -10,9 +10,11 @@ from torch import Tensor
 from treeattn.decoder.cache import PagedCache
 from treeattn.decoder.drafters.drawn import DraftLaws, grow, plant
 from treeattn.decoder.drafters.expansion import grow_trees
+from treeattn.decoder.drafters.levels import Worth
 from treeattn.decoder.forward import node_log_probs
 from treeattn.decoder.model import Model
 from treeattn.decoder.request import Request
+from treeattn.schedule.levels import everything
 from treeattn.tree import DraftTree
 
 
@@ -31,10 +33,12 @@ class LayerSkip:
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
-        roots = [request.tokens[-1] for request in requests]
-        return [
-            *grow_trees(roots, num_nodes, shape, lambda trees: self._log_probs(requests, trees))
-        ]
+        return self.propose_while(requests, num_nodes, shape, everything)
+
+    def propose_while(
+        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
+    ) -> list[DraftTree | None]:
+        return [*grow_trees(requests, num_nodes, shape, self._log_probs, worth)]
 
     def draw(
         self,
