@@ -15,11 +15,12 @@ from support.two_tokens import p_value
 from treeattn.cost_file import CostTables
 from treeattn.decoder import Decoder, Generation, Request
 from treeattn.decoder import engine as engine_module
+from treeattn.decoder import options as options_module
 from treeattn.decoder import proposal as proposal_module
 from treeattn.decoder import step as step_module
 from treeattn.decoder.drafters import Drafter
 from treeattn.decoder.proposal import Proposal
-from treeattn.schedule import Policy, Schedule, Verdict
+from treeattn.schedule import Online, Policy, Schedule, Verdict
 from treeattn.tree import DraftTree
 
 # One repeats itself, so that the suffix drafter has something to say.
@@ -341,3 +342,33 @@ def test_drawn_drafts_keep_the_target_s_law(rule: str) -> None:
     assert sum(sum(out.stats.accepted) for out in outs) > num_requests / 50
     seen = Counter(tuple(out.tokens) for out in outs)
     assert p_value(decoder, prompt, temperature, seen) > 1e-4
+
+
+@pytest.mark.parametrize("rule", ["swor", "multistep"])
+def test_new_requests_start_from_what_the_op_counted(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accept_path counts what became of drawn drafts; the scheduler reads it, by depth and rank."""
+    made: list[Online] = []
+
+    def spy(*args: Any, **options: Any) -> Online:
+        made.append(Online(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(options_module, "Online", spy)
+    options = {"rule": rule, "temperature": 1.0, "seeds": 3}
+    outs = generate(tiny_decoder(), PROMPTS, "layer_skip", policy(drafter="layer_skip"), **options)
+    (schedule,) = made
+    assert schedule.counts is not None
+    offered, accepted = schedule.counts.tolist()
+    # Every accepted token but those cut at a request's end was counted at its depth, once.
+    emitted = sum(sum(out.stats.accepted) for out in outs)
+    assert 0 < emitted <= sum(map(sum, accepted)) <= emitted + len(PROMPTS) * 8
+    assert all(a <= o for kept, tried in zip(accepted, offered, strict=True)
+               for a, o in zip(kept, tried, strict=True))  # fmt: skip
+    steps = sum(out.stats.steps for out in outs)
+    assert 0 < offered[0][0] <= steps
+    trust = schedule._fresh().trust
+    weight, prior = 5.0, 0.8
+    known = (accepted[0][0] + prior * weight) / (offered[0][0] + weight)
+    assert trust[0, 0] == pytest.approx(known)

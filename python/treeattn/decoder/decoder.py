@@ -232,7 +232,7 @@ class Decoder:
             self._request(index, prompt, seed, options)
             for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
-        schedule = options.schedule(MAX_ROWS)
+        schedule = options.schedule(MAX_ROWS, self.model.embedding.device)
         cache = self._cache or self._allocate(self._blocks_needed(requests, schedule.max_nodes))
         engine = Engine(
             self.model,

@@ -67,11 +67,17 @@ class Options:
                 f"greedy, target and typical work"
             )
 
-    def schedule(self, max_rows: int) -> Schedule:
+    def schedule(self, max_rows: int, device: torch.device) -> Schedule:
         """The policy's, or `num_nodes` for every request and step. max_rows: most of a step."""
         if self.policy is None:
             return Fixed(self.num_nodes, self.shape)
-        return Online(self.policy, max_rows, chains_only=self.sampling.rule == "block")
+        return Online(
+            self.policy,
+            max_rows,
+            chains_only=self.sampling.rule == "block",
+            drawn=self.sampling.draws is not None,
+            device=device,
+        )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -58,8 +58,10 @@ class Sampling:
         plan: TreePlan,
         requests: Sequence[Request],
         laws: DraftLaws | None = None,
+        counts: Tensor | None = None,
     ) -> AcceptedPath:
-        """Walk each request's tree; logits: [N, V]. laws: of the trees, if the rule reads them."""
+        """Walk each request's tree; logits: [N, V]. laws: of the trees, if the rule reads them.
+        counts: added to, as by `accept_path`."""
         if self.repetition_penalty != 1.0:
             logits = penalise_repetition(logits, batch, requests, self.repetition_penalty)
         return accept_path(
@@ -73,6 +75,7 @@ class Sampling:
             min_p=self.min_p,
             seeds=torch.tensor([r.seed for r in requests], device=logits.device),
             draws=self.draws,
+            counts=counts,
             **draft_laws(laws, batch),
         )
 

@@ -49,7 +49,7 @@ def verify_step(
     logits, hidden = model.forward(batch.tokens, plan, cache.k, cache.v)
     clock.lap("verify")
 
-    accepted = sampling.accept(logits, batch, plan, requests, draft.laws)
+    accepted = sampling.accept(logits, batch, plan, requests, draft.laws, schedule.counts)
     features = path_rows(hidden, accepted, batch)
     law = path_logprobs(logits, accepted, batch).tolist() if logprobs else None
     clock.lap("accept")

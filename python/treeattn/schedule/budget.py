@@ -39,6 +39,7 @@ def choose_batch(
     max_nodes: IntLike | None = None,
     max_depths: IntLike | None = None,
     max_ms: float | None = None,
+    spent_ms: float = 0.0,
 ) -> BatchPlan:
     """The parts of `trees` to draft and verify for most tokens per second of the whole batch.
 
@@ -53,7 +54,8 @@ def choose_batch(
     context: tokens before the root, the longest of the batch.
     max_rows: most nodes of the batch; max_nodes, max_depths: [B], most nodes (the root counts) and
         most depth of each request: free slots, or tokens it may still emit.
-    max_ms: no more than this, except for plain decoding.
+    spent_ms: what the step has taken already, whatever is chosen: drafting, mostly.
+    max_ms: no more than this in all, except for plain decoding.
 
     Ties go to off, then to chains, fewer levels, fewer rows. `draws` becomes what `prune` makes it.
     Raises ValueError for a tree without scores, or limits of another length than B.
@@ -65,7 +67,7 @@ def choose_batch(
     if max_rows is not None:
         most_rows = max(batch.num_requests, min(most_rows, max_rows))
     rows = np.arange(batch.num_requests, most_rows + 1)
-    verify_ms = costs.after_draft(rows, context)
+    verify_ms = costs.after_draft(rows, context) + spent_ms
 
     best: Indices = np.empty(0, dtype=np.int64)
     best_tokens, best_ms, best_rate = 0.0, 0.0, -1.0

@@ -10,10 +10,12 @@ from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from treeattn.cost import StepCosts
 from treeattn.schedule.budget import choose_batch
-from treeattn.schedule.learned import LearnedAcceptance
+from treeattn.schedule.learned import DEPTHS, RANKS, LearnedAcceptance
 from treeattn.schedule.levels import Frontier, everything, most_saving
 from treeattn.schedule.policy import Policy
 from treeattn.tree import DraftTree
@@ -46,6 +48,12 @@ class Schedule(Protocol):
 
     @property
     def max_nodes(self) -> int: ...
+
+    @property
+    def counts(self) -> Tensor | None:
+        """[2, depths, ranks] int64 to which `accept_path` adds what became of drawn drafts; None
+        when nobody wants to know."""
+        ...
 
     def budget(self, batch_size: int) -> tuple[int, str]:
         """Nodes that a draft may have, the root counted, and its shape: "tree" or "chain"."""
@@ -85,6 +93,10 @@ class Fixed:
 
     max_nodes: int
     shape: str = "tree"
+
+    @property
+    def counts(self) -> Tensor | None:
+        return None
 
     def budget(self, batch_size: int) -> tuple[int, str]:
         return self.max_nodes, self.shape
@@ -136,11 +148,15 @@ class Online:
 
     max_rows: most nodes of a step. chains_only: trees give way to chains. Contexts longer than any
     that was measured cost what that did; of a batch larger than any measured nobody is asked.
+    drawn: drafts are drawn, and have no scores: a new request starts from what `counts` says that
+    those before it were accepted, by depth and sibling rank. device: of `counts`, the decoder's.
     """
 
     policy: Policy
     max_rows: int | None = None
     chains_only: bool = False
+    drawn: bool = False
+    device: torch.device | str = "cpu"
     _known: dict[int, _Known] = field(default_factory=dict)
     # Of the present step: its requests, and what one token of theirs costs without drafts.
     _batch_size: int = 0
@@ -149,6 +165,9 @@ class Online:
 
     def __post_init__(self) -> None:
         costs = self.policy.costs.costs
+        self.counts: Tensor | None = None
+        if self.drawn:
+            self.counts = torch.zeros(2, DEPTHS, RANKS, dtype=torch.int64, device=self.device)
         self._draft = costs.draft
         self._costs = StepCosts(verify=costs.verify, accept=costs.accept, remap=costs.remap)
 
@@ -172,7 +191,7 @@ class Online:
         promised_ms = self._token_ms * (1 + verdict.accepted) * verdict.gain + draft_ms
         for request in requests:
             if request.seq not in self._known:
-                self._known[request.seq] = _Known(self.policy.fresh())
+                self._known[request.seq] = _Known(self._fresh())
             known = self._known[request.seq]
             known.asked = False
             if not measured:
@@ -212,17 +231,18 @@ class Online:
         return [part.tolist() for part in np.split(asked, ends[:-1])]
 
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
-        draft_ms = self.policy.verdict(len(requests)).draft_ms
-        bound = self.policy.max_step_ms
+        asked = any(self._known[request.seq].asked for request in requests)
+        draft_ms = self.policy.verdict(len(requests)).draft_ms if asked else 0.0
         plan = choose_batch(
             [self._likely(request, tree) for request, tree in zip(requests, trees, strict=True)],
             self._costs,
             context=self._context(requests),
             max_rows=self.max_rows,
             max_depths=[request.room - 1 for request in requests],
-            max_ms=None if bound is None else bound - draft_ms,
+            max_ms=self.policy.max_step_ms,
+            spent_ms=draft_ms,
         )
-        extra_ms = plan.ms - self._token_ms * len(requests)
+        extra_ms = plan.ms - draft_ms - self._token_ms * len(requests)
         kept: list[DraftTree] = []
         for request, tree, part in zip(requests, trees, plan.trees, strict=True):
             assert part is not None
@@ -242,6 +262,12 @@ class Online:
 
     def release(self, request: Drafting) -> None:
         self._known.pop(request.seq, None)
+
+    def _fresh(self) -> LearnedAcceptance:
+        if self.counts is None:
+            return self.policy.fresh()
+        offered, accepted = self.counts.double().cpu().numpy()
+        return LearnedAcceptance(offered, accepted, offered[:, 0])
 
     def _likely(self, request: Drafting, tree: DraftTree) -> DraftTree:
         """`tree` with the chances that were learned for scores."""

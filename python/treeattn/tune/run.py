@@ -267,4 +267,5 @@ def _learned(recordings: Sequence[Recording]) -> dict[str, Any]:
     return {
         "said": np.round(learned.said, 2).tolist(),
         "seen": np.round(learned.seen, 2).tolist(),
+        "tries": np.round(learned.tries, 2).tolist(),
     }
