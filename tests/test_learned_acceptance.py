@@ -195,9 +195,9 @@ def test_the_weight_of_the_prior() -> None:
 
 def test_calibration_by_hand() -> None:
     said = table(d0r0=20.0, d0r1=20.0, d1r0=20.0)
-    seen = table(d0r0=16.0, d0r1=1.0, d1r0=36.0)
+    seen = table(d0r0=6.0, d0r1=16.0, d1r0=36.0)
     learned = LearnedAcceptance(said, seen)
-    trust = [(16 + 4) / 25, (1 + 4) / 25, (36 + 4) / 25]  # the prior: 5 children at 0.8
+    trust = [(6 + 4) / 25, (16 + 4) / 25, (36 + 4) / 25]  # the prior: 5 children at 0.8
     calibrated = learned.calibrate(TREE)
     assert calibrated.scores is not None
     chances = [1.0, 0.5 * trust[0], 0.25 * trust[1]]
@@ -207,7 +207,8 @@ def test_calibration_by_hand() -> None:
 
     unscored = learned.calibrate(UNSCORED)
     assert unscored.scores is not None
-    chances = [1.0, trust[0], trust[1], trust[0], trust[0] * 0.8, trust[1]]  # 1.6 counts as 1
+    # Of the second child no more than of the first; 1.6 counts as 1.
+    chances = [1.0, trust[0], trust[0], trust[0], trust[0] * 0.8, trust[0]]
     np.testing.assert_allclose(np.exp(unscored.scores), chances)
 
 

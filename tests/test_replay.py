@@ -25,7 +25,7 @@ from treeattn.tree import DraftTree
 FREE = StepCosts(verify=Staircase({(10_000, 10_000): 1.0}))
 COSTS = StepCosts(
     verify=Staircase({(1, 100): 10.0, (2, 100): 10.5, (4, 100): 12.0, (8, 100): 20.0}),
-    draft=Staircase({(1, 1): 1.0, (1, 2): 1.5, (2, 1): 2.0, (2, 2): 2.5}),
+    draft=Staircase({(1, 1): 1.0, (1, 2): 1.5, (2, 1): 2.0, (2, 2): 2.75}),
     accept=Staircase({4: 0.25, 8: 0.5}),
     remap=Staircase({8: 0.125}),
 )
@@ -60,14 +60,14 @@ def test_a_tree_by_hand() -> None:
     # The levels of the first draft: below the root, below nodes 1 and 2. The second was asked.
     assert found.ms == pytest.approx(
         {
-            "draft": (1.0 + 2.5) + 1.0 + 1.0,
+            "draft": (1.0 + 2.75) + 1.0 + 1.0,
             "verify": 12.0 + 10.0 + 10.5,
             "accept": 3 * 0.25,
             "remap": 3 * 0.125,
         }
     )
-    assert found.total_ms == pytest.approx(5.5 + 32.5 + 0.75 + 0.375)
-    assert found.tokens_per_second == pytest.approx(6000 / 39.125)
+    assert found.total_ms == pytest.approx(5.75 + 32.5 + 0.75 + 0.375)
+    assert found.tokens_per_second == pytest.approx(6000 / 39.375)
 
 
 def test_a_chain_by_hand() -> None:
@@ -99,7 +99,7 @@ def test_two_at_a_time() -> None:
     assert found.ms["verify"] == pytest.approx(20.0 + 10.5 + 20.0)
     assert found.ms["accept"] == pytest.approx(0.5 + 0.25 + 0.5)
     # Roots of both, then nodes 1 and 2; both roots; both roots, then one node of the third.
-    assert found.ms["draft"] == pytest.approx((1.5 + 2.5) + 1.5 + (1.5 + 2.5))
+    assert found.ms["draft"] == pytest.approx((1.5 + 2.75) + 1.5 + (1.5 + 2.75))
 
 
 def random_recording(rng: random.Random, most: int = 12) -> Recording:

@@ -127,8 +127,10 @@ def test_streams_take_a_policy() -> None:
     decoder = tiny_decoder(num_blocks=256)
     truth = plain(decoder, PROMPTS[0], NUM_TOKENS)
     options = {"max_new_tokens": NUM_TOKENS, "ignore_eos": True}
-    assert [*decoder.stream(PROMPTS[0], policy=policy(), **options)] == truth  # type: ignore[arg-type]
-    assert decoder.stats.drafted > 0
+    for shape in ("off", "tree"):
+        stream = decoder.stream(PROMPTS[0], policy=policy(shape), **options)  # type: ignore[arg-type]
+        assert [*stream] == truth
+        assert (decoder.stats.drafted > 0) == (shape == "tree")
 
 
 # What the policy says.
