@@ -106,6 +106,12 @@ def test_the_budget_is_the_verdict_s() -> None:
     assert Online(of_all, chains_only=True).budget(1) == (8, "chain")
 
 
+def test_how_many_requests_share_a_step() -> None:
+    """A policy cuts what does not fit, so every request that finds a row for its root may join."""
+    assert Fixed(16).max_requests(256) == 16 and Fixed(300).max_requests(256) == 1
+    assert Online(policy(draft_ms=0.1)).max_requests(256) == 256
+
+
 def test_fixed_is_fixed() -> None:
     fixed = Fixed(5, "chain")
     assert fixed.budget(1) == fixed.budget(64) == (5, "chain")
@@ -131,6 +137,9 @@ def test_a_drafter_dearer_than_what_it_saves_gets_another_chance_later() -> None
     assert True in history[off_after:]  # it was asked again,
     assert sum(history[off_after:]) < 0.2 * len(history[off_after:])  # from time to time
     assert "11" not in "".join(str(int(ask)) for ask in history[off_after:])
+
+    # For a 2% part of its time at most: a draft takes what a token does.
+    assert sum(history[off_after:]) <= 0.02 * len(history[off_after:]) + 1
 
     history = []
     for _ in range(400):
@@ -367,7 +376,9 @@ def test_whatever_the_trees_and_the_costs(seed: int, max_rows: int | None, bound
             tokens += float(np.exp(likely.scores[nodes]).sum())
             if draft.scores is None:
                 assert sibling_ranks(tree).tolist() == sibling_ranks(draft)[nodes].tolist()
-        assert tokens / step_ms >= len(requests) / off_ms * (1 - 1e-12)
+        spent_ms = draft_ms if any(asked) else 0.0  # by then, whatever is verified
+        off_rate = len(requests) / (off_ms + spent_ms)
+        assert tokens / (step_ms + spent_ms) >= off_rate * (1 - 1e-12)
         for request, draft, ask in zip(requests, drafts, asked, strict=True):
             path = draft.path(rng.randrange(len(draft))) if ask else [0]
             online.observe(request, [*path[1:], 99])

@@ -84,8 +84,7 @@ class Engine:
         """Whether a request is being prefilled; takes the next one that finds room if none is."""
         if self.prefilling is not None:
             return True
-        max_running = max(1, MAX_ROWS // self.schedule.max_nodes)
-        if not self.waiting or len(self.running) >= max_running:
+        if not self.waiting or len(self.running) >= self.schedule.max_requests(MAX_ROWS):
             return False
         request = self.waiting[0]
         # Leave the running requests the blocks that their next steps take.

@@ -20,10 +20,11 @@ from treeattn.schedule.levels import Frontier, everything, most_saving
 from treeattn.schedule.policy import Policy
 from treeattn.tree import DraftTree
 
-# How much of what a request's drafts saved is forgotten per step: when it was asked; and when not,
-# towards what the policy promises, so that the drafter gets another chance.
+# How much of what a request's drafts saved is forgotten with every step in which it was asked.
 FORGET_ASKED = 0.15
-FORGET_UNASKED = 0.02
+# The part of its time for which a request whose drafts do not pay is asked all the same: so the
+# drafter gets another chance.
+SECOND_CHANCES = 0.02
 
 
 class Drafting(Protocol):
@@ -48,6 +49,10 @@ class Schedule(Protocol):
 
     @property
     def max_nodes(self) -> int: ...
+
+    def max_requests(self, max_rows: int) -> int:
+        """How many requests may share a step of at most `max_rows` rows."""
+        ...
 
     @property
     def counts(self) -> Tensor | None:
@@ -94,6 +99,9 @@ class Fixed:
     max_nodes: int
     shape: str = "tree"
 
+    def max_requests(self, max_rows: int) -> int:
+        return max(1, max_rows // self.max_nodes)
+
     @property
     def counts(self) -> Tensor | None:
         return None
@@ -124,12 +132,13 @@ class _Known:
     """What is known of one request.
 
     saved_ms: what its drafts saved lately, per step in which it was asked, before the drafter's own
-    time; at first what the policy promises. drafted: its last draft as the drafter scored it.
-    cost_ms: what verifying it cost.
+    time; at first what the policy promises. chance_ms: time put aside for asking it although that
+    does not pay. drafted: its last draft as the drafter scored it. cost_ms: what verifying it cost.
     """
 
     learned: LearnedAcceptance
     saved_ms: float | None = None
+    chance_ms: float = 0.0
     asked: bool = False
     drafted: DraftTree | None = None
     cost_ms: float = 0.0
@@ -139,12 +148,12 @@ class _Known:
 class Online:
     """Follows `policy`, and learns from each request what its drafts are worth.
 
-    Before drafting: a request whose drafts saved less time lately than drafting takes is not asked;
-    from time to time it is asked again. While drafting, if the costs have a table of that: a level
-    is drafted below those nodes only where it saves more time than it takes. After drafting: scores
-    are corrected by what was learned, and `choose_batch` takes the nodes that make the whole batch
-    fastest, chains and plain decoding among the answers. What is taken of a drawn tree depends on
-    its shape only, never on its tokens, so it stays lossless.
+    Before drafting: a request whose drafts saved less time lately than drafting takes is not asked,
+    but for a SECOND_CHANCES part of its time. While drafting, if the costs have a table of that: a
+    level is drafted below those nodes only where it saves more time than it takes. After drafting:
+    scores are corrected by what was learned, and `choose_batch` takes the nodes that make the whole
+    batch fastest, chains and plain decoding among the answers. What is taken of a drawn tree
+    depends on its shape only, never on its tokens, so it stays lossless.
 
     max_rows: most nodes of a step. chains_only: trees give way to chains. Contexts longer than any
     that was measured cost what that did; of a batch larger than any measured nobody is asked.
@@ -175,6 +184,9 @@ class Online:
     def max_nodes(self) -> int:
         return self.policy.max_nodes
 
+    def max_requests(self, max_rows: int) -> int:
+        return max_rows  # `cut` leaves each its root at least
+
     def budget(self, batch_size: int) -> tuple[int, str]:
         verdict = self.policy.verdict(batch_size)
         chain = self.chains_only or verdict.shape == "chain"
@@ -198,10 +210,12 @@ class Online:
                 continue
             if known.saved_ms is None:
                 known.saved_ms = promised_ms
-            pays = verdict.shape != "off" and known.saved_ms > draft_ms
+            known.chance_ms += SECOND_CHANCES * self._token_ms
+            due = known.chance_ms >= draft_ms
+            pays = verdict.shape != "off" and (known.saved_ms > draft_ms or due)
             known.asked = pays and request.room > 1
-            if not known.asked:
-                known.saved_ms += FORGET_UNASKED * (promised_ms - known.saved_ms)
+            if known.asked:
+                known.chance_ms = 0.0
         return [self._known[request.seq].asked for request in requests]
 
     def worth(
