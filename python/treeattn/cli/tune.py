@@ -137,12 +137,11 @@ def _drafter(args: argparse.Namespace, decoder: Decoder) -> Drafter:
     """An object: recordings look over its shoulder."""
     from treeattn.decoder.drafters import PromptLookup, SuffixDraft
 
-    if args.drafter == "suffix":
-        return SuffixDraft()
-    if args.drafter == "lookup":
-        return PromptLookup()
-    made: Drafter = make_drafter(args, decoder)
-    return made
+    made = make_drafter(args, decoder)
+    if isinstance(made, str):
+        made = SuffixDraft() if made == "suffix" else PromptLookup()
+    drafter: Drafter = made
+    return drafter
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:

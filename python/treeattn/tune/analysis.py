@@ -9,7 +9,7 @@ from statistics import median
 from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, Online, Schedule
 from treeattn.schedule.recording import Recording
-from treeattn.schedule.replay import Replayed, replay
+from treeattn.schedule.replay import replay
 from treeattn.tune.run import RECORDED_NODES, ROWS, Prompt, Tuned
 from treeattn.tune.search import CHAINS, TREES
 from treeattn.tune.trials import Trial
@@ -17,16 +17,25 @@ from treeattn.tune.trials import Trial
 _ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
 
 
-def replayed(
+def replayed_ms(
     tuned: Tuned, schedule: Schedule, batch_size: int, recordings: Sequence[Recording] | None = None
-) -> Replayed:
-    """The greedy recordings, or some of them, decoded again at the measured costs."""
-    return replay(
-        tuned.recordings[0.0] if recordings is None else recordings,
-        schedule,
-        tuned.policy.costs.costs,
-        batch_size=batch_size,
-        max_context=tuned.policy.costs.max_context,
+) -> float:
+    """Milliseconds of the greedy recordings, or some of them, decoded again at measured costs.
+
+    As in the trials, one group of `batch_size` ends before the next begins.
+    """
+    chosen = tuned.recordings[0.0] if recordings is None else recordings
+    costs = tuned.policy.costs
+    groups = (chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size))
+    return sum(
+        replay(
+            group,
+            schedule,
+            costs.costs,
+            batch_size=batch_size,
+            max_context=costs.max_context,
+        ).total_ms
+        for group in groups
     )
 
 
@@ -35,8 +44,8 @@ def predicted(tuned: Tuned, trial: Trial) -> float:
     schedule: Schedule = Fixed(trial.setting.num_nodes, trial.setting.shape)
     if trial.setting.shape == "policy":
         schedule = Online(tuned.policy, ROWS[-1])
-    plain = replayed(tuned, Fixed(1), trial.batch_size)
-    return plain.total_ms / replayed(tuned, schedule, trial.batch_size).total_ms
+    plain_ms = replayed_ms(tuned, Fixed(1), trial.batch_size)
+    return plain_ms / replayed_ms(tuned, schedule, trial.batch_size)
 
 
 def best_fixed(
@@ -49,7 +58,7 @@ def best_fixed(
             if size <= RECORDED_NODES and size * batch_size <= ROWS[-1]:
                 settings[f"{shape}-{size}"] = Fixed(size, shape)
     times = {
-        name: replayed(tuned, schedule, batch_size, recordings).total_ms
+        name: replayed_ms(tuned, schedule, batch_size, recordings)
         for name, schedule in settings.items()
     }
     best = min(times, key=times.__getitem__)
@@ -60,8 +69,8 @@ def regret(tuned: Tuned, batch_size: int) -> tuple[float, str]:
     """How much longer the online policy replays than the best fixed setting in hindsight, as a
     part of the latter, and which that is; negative: it is faster than any."""
     name, ms = best_fixed(tuned, batch_size)
-    online = replayed(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
-    return online.total_ms / ms - 1.0, name
+    online_ms = replayed_ms(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
+    return online_ms / ms - 1.0, name
 
 
 def acceptance(recordings: Sequence[Recording], shape: str, num_nodes: int) -> float:

@@ -51,7 +51,7 @@ def step_costs(
 
     def ms(phase: str, keys: Sequence[tuple[int, int]]) -> float:
         times = [seconds[phase] for key in keys for seconds in samples[key]]
-        return round(1000 * median(times), 4)
+        return max(LEAST_MS, round(1000 * median(times), 4))
 
     def by_rows(phase: str) -> Rows:
         return tuple((row, ms(phase, [(row, context) for context in contexts])) for row in rows)
