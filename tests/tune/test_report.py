@@ -18,7 +18,7 @@ from treeattn.tune.analysis import (
     policy_by_prompt,
     predicted,
     regret,
-    replayed_ms,
+    replayed,
 )
 from treeattn.tune.report import BUDGETS, COLUMNS, summary, trial_rows, write_report
 from treeattn.tune.restore import ACCEPTED, CASES
@@ -86,6 +86,14 @@ def test_predictions_are_near_what_was_measured(run: FinishedRun) -> None:
     for size, found in run.tuned.found.items():
         for one in (*found.trials, *run.tuned.last[size]):
             assert predicted(run.tuned, one) == pytest.approx(one.speedup, rel=0.1)
+
+
+def test_a_replay_counts_every_group(run: FinishedRun) -> None:
+    done = replayed(run.tuned, Fixed(2, "chain"), 2)
+    (measured,) = (t for t in run.tuned.found[2].trials if str(t.setting) == "chain-2")
+    assert (done.tokens, done.steps, done.accepted) == (24, measured.steps, measured.accepted)
+    assert done.rows == measured.steps + measured.drafted
+    assert done.ms["verify"] == 1000 * measured.seconds["verify"]
 
 
 def test_where_outputs_differ_the_table_says_so(run: FinishedRun) -> None:
@@ -167,7 +175,7 @@ def test_regret_is_against_the_best_fixed_setting(run: FinishedRun) -> None:
         Fixed(1),
         *(Fixed(n, shape) for n in (2, 3, 4, 6, 8) for shape in ("chain", "tree")),
     ]
-    times = [replayed_ms(run.tuned, setting, 1) for setting in settings]
+    times = [replayed(run.tuned, setting, 1).total_ms for setting in settings]
     assert ms == pytest.approx(min(times)) and name != "off"
     assert best_fixed(run.tuned, 2)[0] in {
         "off", *(f"{shape}-{n}" for n in (2, 3, 4) for shape in ("chain", "tree"))

@@ -9,7 +9,7 @@ from statistics import median
 from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, Online, Schedule
 from treeattn.schedule.recording import Recording
-from treeattn.schedule.replay import replay
+from treeattn.schedule.replay import Replayed, replay
 from treeattn.tune.run import RECORDED_NODES, ROWS, Prompt, Tuned
 from treeattn.tune.search import CHAINS, TREES
 from treeattn.tune.trials import Trial
@@ -17,26 +17,29 @@ from treeattn.tune.trials import Trial
 _ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
 
 
-def replayed_ms(
+def replayed(
     tuned: Tuned, schedule: Schedule, batch_size: int, recordings: Sequence[Recording] | None = None
-) -> float:
-    """Milliseconds of the greedy recordings, or some of them, decoded again at measured costs.
+) -> Replayed:
+    """The greedy recordings, or some of them, decoded again at the measured costs.
 
     As in the trials, one group of `batch_size` ends before the next begins.
     """
     chosen = tuned.recordings[0.0] if recordings is None else recordings
     costs = tuned.policy.costs
-    groups = (chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size))
-    return sum(
-        replay(
-            group,
+    total = Replayed()
+    for start in range(0, len(chosen), batch_size):
+        done = replay(
+            chosen[start : start + batch_size],
             schedule,
             costs.costs,
             batch_size=batch_size,
             max_context=costs.max_context,
-        ).total_ms
-        for group in groups
-    )
+        )
+        for name in ("tokens", "steps", "accepted", "rows"):
+            setattr(total, name, getattr(total, name) + getattr(done, name))
+        for phase, ms in done.ms.items():
+            total.ms[phase] += ms
+    return total
 
 
 def predicted(tuned: Tuned, trial: Trial) -> float:
@@ -44,8 +47,8 @@ def predicted(tuned: Tuned, trial: Trial) -> float:
     schedule: Schedule = Fixed(trial.setting.num_nodes, trial.setting.shape)
     if trial.setting.shape == "policy":
         schedule = Online(tuned.policy, ROWS[-1])
-    plain_ms = replayed_ms(tuned, Fixed(1), trial.batch_size)
-    return plain_ms / replayed_ms(tuned, schedule, trial.batch_size)
+    plain = replayed(tuned, Fixed(1), trial.batch_size)
+    return plain.total_ms / replayed(tuned, schedule, trial.batch_size).total_ms
 
 
 def best_fixed(
@@ -58,7 +61,7 @@ def best_fixed(
             if size <= RECORDED_NODES and size * batch_size <= ROWS[-1]:
                 settings[f"{shape}-{size}"] = Fixed(size, shape)
     times = {
-        name: replayed_ms(tuned, schedule, batch_size, recordings)
+        name: replayed(tuned, schedule, batch_size, recordings).total_ms
         for name, schedule in settings.items()
     }
     best = min(times, key=times.__getitem__)
@@ -69,8 +72,8 @@ def regret(tuned: Tuned, batch_size: int) -> tuple[float, str]:
     """How much longer the online policy replays than the best fixed setting in hindsight, as a
     part of the latter, and which that is; negative: it is faster than any."""
     name, ms = best_fixed(tuned, batch_size)
-    online_ms = replayed_ms(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
-    return online_ms / ms - 1.0, name
+    online = replayed(tuned, Online(tuned.policy, ROWS[-1]), batch_size)
+    return online.total_ms / ms - 1.0, name
 
 
 def acceptance(recordings: Sequence[Recording], shape: str, num_nodes: int) -> float:
