@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import platform
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from treeattn.cli.progress import progress
 
 if TYPE_CHECKING:
     from treeattn.decoder import Decoder, Drafter
-    from treeattn.tune.run import Prompt
+    from treeattn.tune.run import Prompt, Task
 
+KINDS = ("copy", "mixed", "free")
 TUNED_DRAFTERS = ("suffix", "lookup", "eagle")
 
 
@@ -30,22 +32,20 @@ def run(args: argparse.Namespace) -> int:
     from treeattn.tune.run import Task, Tuner
     from treeattn.tune.state import Measured
 
-    batch_sizes = _batch_sizes(args.batch_sizes)
     if args.drafter in ("none", "layer_skip"):
         raise ValueError(
             f"--drafter must be one of {', '.join(TUNED_DRAFTERS)} or a path, got {args.drafter}"
         )
-    source = args.prompts or files("treeattn.tune") / "prompts.json"
-    entries = json.loads(source.read_text("utf-8"))
-    decoder = load_decoder(args)
+    entries = _entries(args.prompts)
     task = Task(
         drafter=args.drafter,
-        batch_sizes=batch_sizes,
+        batch_sizes=_batch_sizes(args.batch_sizes),
         max_new_tokens=args.max_new_tokens,
         max_step_ms=args.max_step_ms,
         seed=args.seed,
         about=_about(args, entries),
     )
+    decoder = load_decoder(args)
     out: Path = args.out
     tuner = Tuner(
         decoder,
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         Measured(out.with_name(out.name + ".measured"), {**task.about, **_asked(task)}),
     )
     with progress(tuner.most_parts, log=True) as advance:
-        tuned = Tuner(**{**vars(tuner), "advance": advance}).run()
+        tuned = replace(tuner, advance=advance).run()
     tuned.policy.save(out)
     if args.report is not None:
         write_report(args.report, tuned, tuner.prompts)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(task: Any) -> dict[str, Any]:
+def _asked(task: Task) -> dict[str, Any]:
     names = ("drafter", "batch_sizes", "max_new_tokens", "max_step_ms", "seed")
     return {name: getattr(task, name) for name in names}
 
@@ -83,18 +83,52 @@ def _about(args: argparse.Namespace, entries: list[dict[str, Any]]) -> dict[str,
     }
 
 
+def _entries(file: Path | None) -> list[dict[str, Any]]:
+    """What `--prompts` holds, checked as far as it can be without the model."""
+    source = file or files("treeattn.tune") / "prompts.json"
+    try:
+        entries = json.loads(source.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--prompts {file} must be a JSON file: {error}") from error
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"--prompts {file} must hold a list of at least one prompt")
+    names: set[str] = set()
+    for index, entry in enumerate(entries):
+        where = f"--prompts {file}, entry {index}"
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise ValueError(f"{where} must be an object with a name, got {entry!r}")
+        where += f" ({entry['name']})"
+        if entry["name"] in names:
+            raise ValueError(f"{where}: names must differ")
+        names.add(entry["name"])
+        if entry.get("kind", KINDS[0]) not in KINDS:
+            raise ValueError(
+                f"{where}: kind must be one of {', '.join(KINDS)}, got {entry['kind']!r}"
+            )
+        ids = entry.get("prompt_ids")
+        are_ids = isinstance(ids, list) and all(type(token) is int for token in ids)
+        if not are_ids and not isinstance(entry.get("prompt"), str):
+            raise ValueError(f"{where} must have a prompt, a text, or prompt_ids, a list of ids")
+    return entries
+
+
 def _prompts(decoder: Decoder, entries: list[dict[str, Any]]) -> tuple[Prompt, ...]:
     from treeattn.tune.run import Prompt
 
-    if not entries:
-        raise ValueError("--prompts must hold at least one prompt")
     found = []
+    most, vocab_size = decoder.config.max_position - 1, decoder.config.vocab_size
     for entry in entries:
         ids = entry.get("prompt_ids")
         if ids is None:
             if decoder.tokenizer is None:
                 raise ValueError("--prompts are text, but the checkpoint has no tokenizer")
             ids = decoder.tokenizer.encode_prompt(entry["prompt"])
+        if not 1 <= len(ids) <= most:
+            raise ValueError(
+                f"--prompts, {entry['name']}: must have 1 to {most} tokens, got {len(ids)}"
+            )
+        if not all(0 <= token < vocab_size for token in ids):
+            raise ValueError(f"--prompts, {entry['name']}: ids must be in [0, {vocab_size})")
         found.append(Prompt(entry["name"], entry.get("kind", "mixed"), tuple(ids)))
     return tuple(found)
 
@@ -103,12 +137,11 @@ def _drafter(args: argparse.Namespace, decoder: Decoder) -> Drafter:
     """An object: recordings look over its shoulder."""
     from treeattn.decoder.drafters import PromptLookup, SuffixDraft
 
-    if args.drafter == "suffix":
-        return SuffixDraft()
-    if args.drafter == "lookup":
-        return PromptLookup()
-    made: Drafter = make_drafter(args, decoder)
-    return made
+    made = make_drafter(args, decoder)
+    if isinstance(made, str):
+        made = SuffixDraft() if made == "suffix" else PromptLookup()
+    drafter: Drafter = made
+    return drafter
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:

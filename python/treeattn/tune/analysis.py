@@ -25,14 +25,26 @@ _ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
 def replayed(
     tuned: Tuned, schedule: Schedule, batch_size: int, recordings: Sequence[Recording] | None = None
 ) -> Replayed:
-    """The greedy recordings, or some of them, decoded again at the measured costs."""
-    return replay(
-        tuned.recordings[0.0] if recordings is None else recordings,
-        schedule,
-        tuned.policy.costs.costs,
-        batch_size=batch_size,
-        max_context=tuned.policy.costs.max_context,
-    )
+    """The greedy recordings, or some of them, decoded again at the measured costs.
+
+    As in the trials, one group of `batch_size` ends before the next begins.
+    """
+    chosen = tuned.recordings[0.0] if recordings is None else recordings
+    costs = tuned.policy.costs
+    total = Replayed()
+    for start in range(0, len(chosen), batch_size):
+        done = replay(
+            chosen[start : start + batch_size],
+            schedule,
+            costs.costs,
+            batch_size=batch_size,
+            max_context=costs.max_context,
+        )
+        for name in ("tokens", "steps", "accepted", "rows"):
+            setattr(total, name, getattr(total, name) + getattr(done, name))
+        for phase, ms in done.ms.items():
+            total.ms[phase] += ms
+    return total
 
 
 def predicted(tuned: Tuned, trial: Trial) -> float:
@@ -82,7 +94,9 @@ def pruning(tuned: Tuned, batch_size: int) -> dict[str, Replayed]:
     Each line prunes more than the one before: nothing; before verify, by the drafter's word as it
     is; by that word as the recordings corrected it; by what each request teaches as it goes on.
     """
+    most_rows = max(int(point[0]) for point in tuned.policy.costs.verify)
     num_nodes = max(tuned.policy.verdict(batch_size).num_nodes, LARGE_DRAFT)
+    num_nodes = max(1, min(num_nodes, most_rows // batch_size))
     verdict = replace(tuned.policy.verdict(batch_size), shape="tree", num_nodes=num_nodes)
     policy = replace(tuned.policy, verdicts={batch_size: verdict})
     as_said = replace(policy, learned={"said": _CERTAIN, "seen": _CERTAIN})

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verify step takes on this machine: the decoder's own step, timed phase by phase."""
+"""What a step takes on this machine: the decoder's own step and its drafter, timed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 
 import torch
 
 from treeattn.cost_file import CostTables, Rows
-from treeattn.decoder import Decoder, Drafter, Request
+from treeattn.decoder import Decoder, Drafter, Request, Stats
 from treeattn.decoder.cache import allocate_cache
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.step import verify_step
@@ -21,7 +22,7 @@ REPEATS = 5
 PHASES = ("verify", "accept", "remap")
 CHAIN_LEVELS = (1, 2, 4, 8)
 WIDE_NODES = 32
-DRAFT_TOKENS = 8
+DRAFT_TOKENS = 24  # most of them leave room for the longest chain
 LEAST_MS = 1e-3  # a time must be above 0
 MOST_LEVELS, MOST_WIDTH = 64, 1 << 20
 
@@ -50,7 +51,7 @@ def step_costs(
 
     def ms(phase: str, keys: Sequence[tuple[int, int]]) -> float:
         times = [seconds[phase] for key in keys for seconds in samples[key]]
-        return round(1000 * median(times), 4)
+        return max(LEAST_MS, round(1000 * median(times), 4))
 
     def by_rows(phase: str) -> Rows:
         return tuple((row, ms(phase, [(row, context) for context in contexts])) for row in rows)
@@ -79,7 +80,8 @@ def _times(
         dtype=decoder.model.embedding.dtype,
         device=decoder.model.embedding.device,
     )
-    cache.k.zero_(), cache.v.zero_()
+    cache.k.zero_()
+    cache.v.zero_()
     generator = torch.Generator().manual_seed(seed)
     requests = []
     for seq in range(batch_size):
@@ -87,21 +89,24 @@ def _times(
         requests.append(Request(seq=seq, tokens=ids.tolist(), limit=context + 1 + room))
         cache.pool.create(seq, requests[-1].tokens[:-1])
     drafter = _RandomTrees(decoder.config.vocab_size, generator)
-    for row in (rows[0], *rows):  # the first time warms up
-        before = dict(requests[0].stats.seconds)
+
+    def step(num_rows: int) -> dict[str, float]:
+        for request in requests:
+            request.stats = Stats()
         verify_step(
             decoder.model,
             cache,
             drafter,
             requests,
             Sampling(),
-            schedule=Fixed(max(1, row // batch_size)),
+            schedule=Fixed(max(1, num_rows // batch_size)),
             logprobs=False,
         )
-        after = requests[0].stats.seconds
-        seconds = {phase: batch_size * (after[phase] - before[phase]) for phase in PHASES}
-        if requests[0].stats.steps > 1:
-            yield seconds
+        return {phase: sum(r.stats.seconds[phase] for r in requests) for phase in PHASES}
+
+    step(rows[0])  # warms up
+    for num_rows in rows:
+        yield step(num_rows)
 
 
 class _RandomTrees:
@@ -139,21 +144,21 @@ def draft_costs(
     Calls of the drafter are timed whole: chains of growing length tell what each level takes, one
     large tree what a wide level does.
     """
-    longest = {1: 0.0}
+    chain_ms = {0: 0.0}
     for length in CHAIN_LEVELS:
-        longest[length] = median(_draft_ms(decoder, drafter, prompts, length + 1, "chain")[0])
+        chain_ms[length] = median(_draft_ms(decoder, drafter, prompts, length + 1, "chain")[0])
     levels: list[float] = []
-    for length, before in zip(CHAIN_LEVELS, (0, *CHAIN_LEVELS), strict=False):
-        taken = longest[length] - (longest[before] if before else 0.0)
-        levels += [max(LEAST_MS, taken / (length - before))] * (length - before)
+    for before, length in pairwise(chain_ms):
+        each = (chain_ms[length] - chain_ms[before]) / (length - before)
+        levels += [max(LEAST_MS, each)] * (length - before)
+    levels += levels[-1:] * (MOST_LEVELS - len(levels))
     times, trees = _draft_ms(decoder, drafter, prompts, WIDE_NODES, "tree")
-    depth = max(1, max((int(tree.depths.max(initial=0)) for tree in trees), default=1))
-    wide = median(times) / sum(levels[:depth]) if depth <= len(levels) else 1.0
+    depth = max((1, *(int(tree.depths.max(initial=0)) for tree in trees)))
+    wide = max(1.0, median(times) / sum(levels[:depth]))
     width = max(2, WIDE_NODES // depth)
     points: list[tuple[float, ...]] = []
-    for level in range(1, MOST_LEVELS + 1):
-        ms = levels[min(level, len(levels)) - 1]
-        wide_ms = round(ms * max(1.0, wide), 4)
+    for level, ms in enumerate(levels, start=1):
+        wide_ms = round(ms * wide, 4)
         points += [(level, 1, round(ms, 4)), (level, width, wide_ms), (level, MOST_WIDTH, wide_ms)]
     return tuple(points), (
         f"measured: chains of {CHAIN_LEVELS} levels and a tree of {WIDE_NODES} nodes; assumed: "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treeattn.tune.analysis import acceptance, predicted
-from treeattn.tune.run import CONTEXTS, Tuned
+from treeattn.tune.run import Tuned
 
 BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 
@@ -45,7 +45,7 @@ def draw(folder: Path, tuned: Tuned) -> list[Path]:
     accepted.set_title("draft tokens accepted per step", fontsize=9)
     costs = tuned.policy.costs
     rows = sorted({int(point[0]) for point in costs.verify})
-    for context in CONTEXTS:
+    for context in sorted({int(point[1]) for point in costs.verify}):
         times = [costs.costs.verify(count, context) for count in rows]
         verify.step(rows, times, where="pre", label=f"context {context}")
     verify.set_title("milliseconds of verify against rows", fontsize=9)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from treeattn.decoder import Decoder, Drafter, Request
+from treeattn.decoder import Decoder, Drafter, ReadsFeatures, Request
 from treeattn.schedule.recording import Recording
 from treeattn.tree import DraftTree
 
@@ -56,14 +56,15 @@ def record(
 class Recorder:
     """Asks `inner` for the drafts of one request, keeps them, and gives none.
 
-    seconds: what each call took.
+    drafts: by the length of the sequence. seconds: what each call took.
     """
 
     def __init__(self, inner: Drafter) -> None:
         self._inner = inner
-        self.observe_features = getattr(inner, "observe_features", None)
-        self.drafts: dict[int, DraftTree | None] = {}  # by the length of the sequence
+        self.drafts: dict[int, DraftTree | None] = {}
         self.seconds: list[float] = []
+        if isinstance(inner, ReadsFeatures):
+            self.observe_features = inner.observe_features
 
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str

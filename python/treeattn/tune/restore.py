@@ -48,15 +48,14 @@ class _Case:
     """One cache, and a step whose accepted path lies in it as the case says."""
 
     def __init__(self, decoder: Decoder, block_size: int, in_order: bool) -> None:
-        path = list(range(ACCEPTED + 1))
-        step = 1 if in_order else (NUM_NODES - 1) // ACCEPTED
-        nodes = [node * step for node in path]
-        parents = [-1, *(0 for _ in range(NUM_NODES - 1))]
-        for above, node in pairwise(nodes):
+        stride = 1 if in_order else (NUM_NODES - 1) // ACCEPTED
+        path = [stride * depth for depth in range(ACCEPTED + 1)]
+        tokens, parents = [0] * NUM_NODES, [-1] + [0] * (NUM_NODES - 1)
+        logits = torch.zeros(NUM_NODES, ACCEPTED + 2)  # the bonus token is 0
+        for depth, (above, node) in enumerate(pairwise(path), start=1):
             parents[node] = above
-        tokens = [0] * NUM_NODES
-        for value, node in enumerate(nodes):
-            tokens[node] = value + 1
+            tokens[node] = depth
+            logits[above, depth] = 1.0
         self._batch = pack([DraftTree(tokens, parents)])
         self._cache = allocate_cache(
             decoder.config,
@@ -65,14 +64,11 @@ class _Case:
             dtype=decoder.model.embedding.dtype,
             device=decoder.model.embedding.device,
         )
-        self._cache.k.zero_(), self._cache.v.zero_()
+        self._cache.k.zero_()
+        self._cache.v.zero_()
         self._cache.pool.create(0, [0] * CONTEXT)
         self._cache.reserve(0, NUM_NODES)
-        logits = torch.zeros(NUM_NODES, ACCEPTED + 4)
-        for above, node in pairwise(nodes):
-            logits[above, tokens[node]] = 1.0
-        plan = self._plan()
-        self._accepted = accept_path(logits, self._batch.tokens, plan)
+        self._accepted = accept_path(logits, self._batch.tokens, self._plan())
         self.moved = 0
 
     def run(self) -> float:

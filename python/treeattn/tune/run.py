@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ class Prompt:
 class Task:
     """What to tune for.
 
-    drafter: its name in the policy. max_step_ms: no step may take longer; None: no bound. about:
-    model, machine and so on, for the policy file.
+    drafter: its name in the policy. max_new_tokens: of each prompt. max_step_ms: no step may take
+    longer; None: no bound. about: model, machine and so on, for the policy file.
     """
 
     drafter: str
@@ -51,6 +52,16 @@ class Task:
     max_step_ms: float | None
     seed: int
     about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """A run takes minutes: what is wrong shows before it."""
+        sizes = self.batch_sizes
+        if not sizes or min(sizes) < 1 or max(sizes) > ROWS[-1]:
+            raise ValueError(f"batch_sizes must be in [1, {ROWS[-1]}], got {sizes}")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be >= 1, got {self.max_new_tokens}")
+        if self.max_step_ms is not None and not self.max_step_ms > 0:
+            raise ValueError(f"max_step_ms must be > 0, got {self.max_step_ms}")
 
 
 @dataclass(frozen=True)
@@ -89,13 +100,14 @@ class Tuner:
         costs = self._costs()
         recordings = {value: self._recordings(value) for value in TEMPERATURES}
         learned = _learned(recordings[0.0])
-        found = {size: self._search(size, costs) for size in self.task.batch_sizes}
+        deepest = _deepest(recordings[0.0])
+        found = {size: self._search(size, costs, deepest) for size in self.task.batch_sizes}
         policy = self._policy(costs, learned, found)
         verdicts = {
-            size: self._with_room(policy, size, verdict, recordings[0.0])
-            for size, verdict in policy.verdicts.items()
+            size: self._with_room(policy, size, deepest, recordings[0.0])
+            for size in policy.verdicts
         }
-        policy = self._policy(costs, learned, found, verdicts)
+        policy = replace(policy, verdicts=verdicts)
         last = {size: self._last(size, policy) for size in self.task.batch_sizes}
         restore = self._part(
             "restore", "timing the way back of the KV cache", lambda: restore_ms(self.decoder)
@@ -107,10 +119,13 @@ class Tuner:
         return self.measured.get(key, measure)
 
     def _costs(self) -> CostTables:
+        # Positions end somewhere, and the timed steps go on from these contexts.
+        most = self.decoder.config.max_position // 2
+        contexts = sorted({min(context, most) for context in CONTEXTS})
         steps = self._part(
             "steps",
             f"timing steps of {ROWS[0]} to {ROWS[-1]} rows",
-            lambda: step_costs(self.decoder, rows=ROWS, contexts=CONTEXTS).to_json(),
+            lambda: step_costs(self.decoder, rows=ROWS, contexts=contexts).to_json(),
         )
         draft, about = self._part(
             "drafts",
@@ -144,21 +159,30 @@ class Tuner:
         )
         return tuple(Recording.from_json(line) for line in lines)
 
-    def _search(self, batch_size: int, costs: CostTables) -> Found:
-        table = costs.costs
-        bound = self.task.max_step_ms
-
+    def _search(self, batch_size: int, costs: CostTables, deepest: int) -> Found:
         def fits(setting: Setting) -> bool:
-            rows = batch_size * setting.num_nodes
-            step_ms = float(table.after_draft([rows], CONTEXTS[-1])[0])
-            return step_ms < float("inf") and (bound is None or step_ms <= bound)
+            return self._step_ms(batch_size, setting, costs, deepest) <= self._most_ms
 
         def trial(setting: Setting) -> Trial:
             return self._trial(batch_size, setting, f"batch {batch_size}: {setting}")
 
-        alone, *trials = search(batch_size, trial, fits=fits)
-        noise = max(abs(ratio - 1.0) for ratio in (alone.speedup, alone.typical))
-        return Found(batch_size, noise, tuple(trials))
+        return search(batch_size, trial, fits=fits)
+
+    @property
+    def _most_ms(self) -> float:
+        """The latency bound; what costs no finite time was not measured, and is above any."""
+        bound = self.task.max_step_ms
+        return sys.float_info.max if bound is None else bound
+
+    def _step_ms(self, batch_size: int, setting: Setting, costs: CostTables, deepest: int) -> float:
+        """What the longest step takes: each draft as large and as deep as it may be."""
+        tables = costs.costs
+        (step_ms,) = tables.after_draft([batch_size * setting.num_nodes], costs.max_context)
+        levels = min(setting.num_nodes - 1, deepest)
+        if tables.draft is None or levels == 0:
+            return float(step_ms)
+        width = batch_size if setting.shape == "chain" else batch_size * setting.num_nodes
+        return float(step_ms + tables.draft.along(np.arange(1, levels + 1), width).sum())
 
     def _trial(
         self, batch_size: int, setting: Setting, key: str, policy: Policy | None = None
@@ -190,15 +214,11 @@ class Tuner:
         )
 
     def _policy(
-        self,
-        costs: CostTables,
-        learned: Mapping[str, Any],
-        found: Mapping[int, Found],
-        verdicts: Mapping[int, Verdict] | None = None,
+        self, costs: CostTables, learned: Mapping[str, Any], found: Mapping[int, Found]
     ) -> Policy:
         noise = {str(size): round(one.noise, 4) for size, one in found.items()}
         return Policy(
-            verdicts=verdicts or {size: _verdict(one) for size, one in found.items()},
+            verdicts={size: _verdict(one) for size, one in found.items()},
             costs=costs,
             drafter=self.task.drafter,
             learned=learned,
@@ -213,35 +233,36 @@ class Tuner:
         )
 
     def _with_room(
-        self, policy: Policy, batch_size: int, verdict: Verdict, recordings: Sequence[Recording]
+        self, policy: Policy, batch_size: int, deepest: int, recordings: Sequence[Recording]
     ) -> Verdict:
-        """`verdict` with the budget with which the policy replays fastest: it takes what pays of a
-        draft, so more to choose from can help where requests differ."""
+        """The verdict with the budget with which the policy replays fastest: it takes what pays of
+        a draft, so more to choose from can help where requests differ. Under a latency bound only
+        budgets that keep it when all of them is taken."""
+        verdict = policy.verdicts[batch_size]
         if verdict.shape == "off":
             return verdict
 
-        def speed(num_nodes: int) -> float:
-            trial = Verdict(**{**vars(verdict), "num_nodes": num_nodes})
-            candidate = Policy(
-                {batch_size: trial},
-                policy.costs,
-                policy.drafter,
-                policy.learned,
-                policy.max_step_ms,
-            )
-            online = Online(candidate, ROWS[-1])
+        def speed(budget: Verdict) -> float:
             done = replay(
                 recordings,
-                online,
+                Online(replace(policy, verdicts={batch_size: budget}), ROWS[-1]),
                 policy.costs.costs,
                 batch_size=batch_size,
                 max_context=policy.costs.max_context,
             )
             return done.tokens_per_second
 
-        budgets = [verdict.num_nodes * factor for factor in (1, 2, 3)]
-        budgets = [count for count in budgets if count <= RECORDED_NODES] or [verdict.num_nodes]
-        return Verdict(**{**vars(verdict), "num_nodes": max(budgets, key=speed)})
+        def fits(num_nodes: int) -> bool:
+            setting = Setting(verdict.shape, num_nodes)
+            keeps = (
+                self.task.max_step_ms is None
+                or self._step_ms(batch_size, setting, policy.costs, deepest) <= self._most_ms
+            )
+            return num_nodes <= RECORDED_NODES and keeps
+
+        larger = [factor * verdict.num_nodes for factor in (2, 3)]
+        budgets = [verdict, *(replace(verdict, num_nodes=n) for n in larger if fits(n))]
+        return max(budgets, key=speed)
 
 
 def _verdict(found: Found) -> Verdict:
@@ -254,6 +275,14 @@ def _verdict(found: Found) -> Verdict:
         draft_ms=round(1000 * best.seconds["draft"] / best.rounds, 4),
         accepted=round(best.accepted / best.steps, 4),
         speedup=round(best.speedup, 4),
+    )
+
+
+def _deepest(recordings: Sequence[Recording]) -> int:
+    """Levels of the deepest draft."""
+    drafts = (draft for recording in recordings for draft in recording.drafts)
+    return max(
+        (int(draft.depths.max(initial=0)) for draft in drafts if draft is not None), default=0
     )
 
 

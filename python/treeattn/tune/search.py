@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from treeattn.tune.trials import Setting, Trial
 
 CHAINS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-TREES = (4, 6, 8, 12, 16, 24, 32, 48, 64)
+TREES = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # no chain is longer than the largest
 PATIENCE = 2  # sizes in a row that may fail to beat the best one
 
 
@@ -25,7 +25,7 @@ class Found:
     trials: tuple[Trial, ...]
 
     def best(self, shape: str) -> Trial | None:
-        """The fastest of a shape; None when none was tried."""
+        """The fastest of a shape, the first of equals; None when none was tried."""
         tried = [trial for trial in self.trials if trial.setting.shape == shape]
         return max(tried, key=lambda trial: trial.speedup, default=None)
 
@@ -33,10 +33,8 @@ class Found:
     def verdict(self) -> Trial | None:
         """The tree if it beats the best chain, else the chain; None: neither beats plain decoding
         by more than plain decoding differs from itself."""
-        chain, tree = self.best("chain"), self.best("tree")
-        if chain is None or (tree is not None and tree.speedup > chain.speedup):
-            chain = tree
-        return None if chain is None or chain.speedup <= 1.0 + self.noise else chain
+        best = max(self.trials, key=lambda trial: trial.speedup, default=None)
+        return None if best is None or best.speedup <= 1.0 + self.noise else best
 
 
 def search(
@@ -44,30 +42,23 @@ def search(
     trial: Callable[[Setting], Trial],
     *,
     fits: Callable[[Setting], bool],
-) -> Iterator[Trial]:
-    """Trials in the order in which they are run; plain decoding against itself comes first.
+) -> Found:
+    """Plain decoding against itself, then chains, then trees; never more than `most_trials`.
 
-    Chains grow until PATIENCE lengths in a row were no faster than the best one. Then trees, from
-    the budget of the best chain on, and below it as long as that is faster: each has the nodes of
-    a chain and spends some of them on branches.
+    Chains grow until PATIENCE lengths in a row were no faster than the best one. Trees start at the
+    budget of the best chain and grow likewise; then smaller ones are tried as long as they are
+    faster than that first tree, with the same patience.
     fits: whether a setting keeps the latency bound and the most rows of a step.
     """
-    yield trial(Setting("off", 1))
-    best_chain = 1
-    best_speedup = 0.0
-    for found in _grow([Setting("chain", size) for size in CHAINS], trial, fits):
-        yield found
-        if found.speedup > best_speedup:
-            best_chain, best_speedup = found.setting.num_nodes, found.speedup
-    start = next((i for i, size in enumerate(TREES) if size >= best_chain), len(TREES) - 1)
-    larger = [Setting("tree", size) for size in TREES[start:]]
-    smaller = [Setting("tree", size) for size in reversed(TREES[:start])]
-    first = 0.0
-    for index, found in enumerate(_grow(larger, trial, fits)):
-        yield found
-        first = found.speedup if index == 0 else first
-    for found in _grow(smaller, trial, fits, to_beat=first):
-        yield found
+    alone = trial(Setting("off", 1))
+    chains = _grow("chain", CHAINS, trial, fits)
+    best = max(chains, key=lambda found: found.speedup, default=alone)
+    larger = [size for size in TREES if size >= best.setting.num_nodes]
+    smaller = [size for size in reversed(TREES) if size < best.setting.num_nodes]
+    trees = _grow("tree", larger, trial, fits)
+    trees += _grow("tree", smaller, trial, fits, to_beat=trees[0].speedup if trees else 0.0)
+    noise = max(abs(ratio - 1.0) for ratio in (alone.speedup, alone.typical))
+    return Found(batch_size, noise, (*chains, *trees))
 
 
 def most_trials() -> int:
@@ -76,16 +67,20 @@ def most_trials() -> int:
 
 
 def _grow(
-    settings: Sequence[Setting],
+    shape: str,
+    sizes: Iterable[int],
     trial: Callable[[Setting], Trial],
     fits: Callable[[Setting], bool],
     to_beat: float = 0.0,
-) -> Iterator[Trial]:
+) -> list[Trial]:
+    trials: list[Trial] = []
     failures = 0
-    for setting in settings:
+    for size in sizes:
+        setting = Setting(shape, size)
         if failures == PATIENCE or not fits(setting):
-            return
-        found = trial(setting)
-        yield found
-        failures = 0 if found.speedup > to_beat else failures + 1
-        to_beat = max(to_beat, found.speedup)
+            break
+        trials.append(trial(setting))
+        speedup = trials[-1].speedup
+        failures = 0 if speedup > to_beat else failures + 1
+        to_beat = max(to_beat, speedup)
+    return trials

@@ -4,40 +4,38 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+VERSION = 1
 
 
 class Measured:
     """Results by key, one JSON line each, written as soon as they are known.
 
     about: what the run is; the file starts with it. Raises ValueError when the file there belongs
-    to another run, or is none.
+    to another run, saying in what they differ, or to none.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
         self._results: dict[str, Any] = {}
-        header = json.dumps({"treeattn_tune": 1, "about": dict(about)}, sort_keys=True)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if not lines:
-            path.write_text(header + "\n", encoding="utf-8")
-            return
-        if lines[0] != header:
-            raise ValueError(
-                f"state {path} is of another run; remove it, or name another --out.\n"
-                f"there: {lines[0]}\nnow:   {header}"
-            )
-        whole: list[str] = [header]
+        header = json.dumps({"treeattn_tune": VERSION, "about": dict(about)}, sort_keys=True)
+        lines = _lines(path)
+        if lines:
+            _check_header(path, lines[0], header)
         for line in lines[1:]:
             try:
                 key, result = json.loads(line)
             except ValueError:
                 break  # the line that was being written when the run was killed
             self._results[key] = result
-            whole.append(line)
-        path.write_text("\n".join(whole) + "\n", encoding="utf-8")
+        whole = [header, *lines[1 : 1 + len(self._results)]]
+        new = path.with_name(path.name + ".new")
+        new.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+        os.replace(new, path)
 
     def __len__(self) -> int:
         return len(self._results)
@@ -53,3 +51,36 @@ class Measured:
                 file.write(line + "\n")
             self._results[key] = json.loads(line)[1]
         return self._results[key]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError:
+        raise ValueError(_stranger(path)) from None
+
+
+def _check_header(path: Path, there: str, now: str) -> None:
+    if there == now:
+        return
+    try:
+        old, new = (
+            {"version": data["treeattn_tune"], **data["about"]}
+            for data in map(json.loads, (there, now))
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(_stranger(path)) from None
+    differ = [
+        f"{name} was {old.get(name)!r}, now it is {new.get(name)!r}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    raise ValueError(
+        f"{path} is of another run; remove it, or name another --out: {'; '.join(differ)}"
+    )
+
+
+def _stranger(path: Path) -> str:
+    return f"{path} does not hold what a tuning run measured; remove it, or name another --out"

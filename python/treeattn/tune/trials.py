@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from treeattn.decoder import Decoder, Drafter, Generation
+from treeattn.schedule import Policy
 
 PHASES = ("draft", "verify", "accept", "remap")
 
@@ -29,8 +30,9 @@ class Trial:
     """Totals over the same prompts, without the time to read them.
 
     steps: of the requests; rounds: of the batch, shared by its requests. seconds: of the setting,
-    by phase. plain_by_group: seconds of plain decoding in between, of each group of prompts that
-    was decoded together; ratios: plain over setting. identical: the tokens.
+    by phase. plain_by_group: of each group of prompts that was decoded together, the seconds that
+    plain decoding in between took for as many tokens; ratios: those over the setting's own.
+    identical: whether the tokens are those of plain decoding.
     """
 
     setting: Setting
@@ -47,6 +49,7 @@ class Trial:
 
     @property
     def speedup(self) -> float:
+        """Tokens per second against plain decoding."""
         return sum(self.plain_by_group) / sum(self.seconds.values())
 
     @property
@@ -73,48 +76,51 @@ class Trial:
 
 def try_setting(
     decoder: Decoder,
-    drafter: str | Drafter,
+    drafter: Drafter,
     setting: Setting,
     prompts: Sequence[Sequence[int]],
     *,
     batch_size: int,
     max_new_tokens: int,
-    policy: Any = None,
+    policy: Policy | None = None,
 ) -> Trial:
     """Decode every group of `batch_size` prompts twice: plainly and by `setting`, in turns.
 
-    Which goes first alternates, so that a machine that grows slower favours neither.
+    Which goes first alternates, so that a machine that grows slower favours neither. policy: what
+    the shape "policy" follows.
     """
+    plain_options: dict[str, Any] = {"drafter": "none", "num_nodes": 1}
     if setting.shape == "off":
-        options: dict[str, Any] = {"drafter": "none", "num_nodes": 1}
+        options = plain_options
     elif setting.shape == "policy":
         options = {"drafter": drafter, "policy": policy}
     else:
         options = {"drafter": drafter, "num_nodes": setting.num_nodes, "shape": setting.shape}
-    plain_options: dict[str, Any] = {"drafter": "none", "num_nodes": 1}
-    groups = [prompts[i : i + batch_size] for i in range(0, len(prompts), batch_size)]
     seconds = dict.fromkeys(PHASES, 0.0)
     plain_by_group: list[float] = []
     ratios: list[float] = []
     counts = dict.fromkeys(("tokens", "steps", "rounds", "drafted", "accepted"), 0)
     identical = True
-    for index, group in enumerate(groups):
+    for start in range(0, len(prompts), batch_size):
+        group = prompts[start : start + batch_size]
         outs: dict[bool, list[Generation]] = {}
-        for is_plain in (True, False) if index % 2 == 0 else (False, True):
+        for is_plain in (True, False) if len(ratios) % 2 == 0 else (False, True):
             chosen = plain_options if is_plain else options
             outs[is_plain] = decoder.generate(group, max_new_tokens=max_new_tokens, **chosen)
-        spent = {is_plain: _by_phase(out) for is_plain, out in outs.items()}
+        plain, ours = outs[True], outs[False]
+        plain_seconds, our_seconds = _by_phase(plain), _by_phase(ours)
         for phase in PHASES:
-            seconds[phase] += spent[False][phase]
-        plain_by_group.append(sum(spent[True].values()))
-        ratios.append(plain_by_group[-1] / sum(spent[False].values()))
-        counts["rounds"] += max(out.stats.steps for out in outs[False])
-        for plain, out in zip(outs[True], outs[False], strict=True):
-            identical &= plain.tokens == out.tokens
-            counts["tokens"] += len(out.tokens)
+            seconds[phase] += our_seconds[phase]
+        as_many = _num_tokens(ours) / _num_tokens(plain)
+        plain_by_group.append(as_many * sum(plain_seconds.values()))
+        ratios.append(plain_by_group[-1] / sum(our_seconds.values()))
+        counts["tokens"] += _num_tokens(ours)
+        counts["rounds"] += max(out.stats.steps for out in ours)
+        for out in ours:
             counts["steps"] += out.stats.steps
             counts["drafted"] += out.stats.drafted
             counts["accepted"] += sum(out.stats.accepted)
+        identical &= [out.tokens for out in plain] == [out.tokens for out in ours]
     return Trial(
         setting=setting,
         batch_size=batch_size,
@@ -124,6 +130,10 @@ def try_setting(
         identical=identical,
         **counts,
     )
+
+
+def _num_tokens(outs: Sequence[Generation]) -> int:
+    return sum(len(out.tokens) for out in outs)
 
 
 def _by_phase(outs: Sequence[Generation]) -> dict[str, float]:
