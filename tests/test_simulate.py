@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from treeattn.cli import main
-from treeattn.cost import expected_tokens
-from treeattn.schedule import sequoia_tree
+from treeattn.cost import Staircase, StepCosts, expected_tokens
+from treeattn.schedule import Fixed, sequoia_tree
 from treeattn.schedule.acceptance import Acceptance
 from treeattn.schedule.recording import Recording, save_recordings
+from treeattn.schedule.replay import replay
 from treeattn.schedule.simulate import Setting
 from treeattn.tree import DraftTree
 
@@ -69,18 +70,21 @@ def by_name(case: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_added_up_by_hand(tmp_path: Path, costs: Path, recording: Path) -> None:
     """Plain: 6 steps. Chain 2: 10 11 | 12 drafted right at 0, wrong at 3, one token of room at 4.
-    Tree 4: right at 0, the sibling at 3, then nothing is left to draft for.
+    Tree 4x2: right at 0, the sibling at 3, then nothing is left to draft for.
+    Tree 4x1: 10 11 | 12, where there was no draft | the sibling 13, and 14 | 15.
     """
     given = ["--recording", recording, "--costs", costs, "--batch-sizes", "1"]
-    (case,) = simulate(tmp_path, *given, "--chains", "2", "--trees", "4x2")["cases"]
+    (case,) = simulate(tmp_path, *given, "--chains", "2", "--trees", "4x2,4x1")["cases"]
     found = by_name(case)
     plain = 6 * (10.0 + AFTER)
     chain = 2 * (2.0 + 12.0 + AFTER) + (1.0 + 11.0 + AFTER)
     tree = 2 * (1.0 + 1.5 + 13.0 + AFTER) + (1.0 + 10.0 + AFTER)
+    flat = 2 * (1.0 + 12.0 + AFTER) + 2 * (1.0 + 10.0 + AFTER)
     for name, ms, steps, rows in [
         ("plain", plain, 6, 6),
         ("chain 2", chain, 3, 3 + 3 + 2),
         ("tree 4x2", tree, 3, 4 + 4 + 1),
+        ("tree 4x1", flat, 4, 3 + 1 + 3 + 1),
     ]:
         entry = found[name]
         assert (entry["ms"], entry["tokens"]) == (pytest.approx(ms), 6)
@@ -107,6 +111,16 @@ def test_a_full_batch(tmp_path: Path, costs: Path, recording: Path) -> None:
     # Levels 1 and 2 at width 2, then level 1; 6 rows cost what 8 do, then 4.
     chain = 2 * (1.6 + 1.5 + 20.0 + AFTER) + (1.6 + 13.0 + AFTER)
     assert found["chain 2"]["ms"] == pytest.approx(chain)
+
+
+def test_recordings_begin_again_until_all_are_through() -> None:
+    """Of one token and of three: beside the long one the short one runs three times."""
+    short, long = (Recording("x", 0, (1,) * n, (None,) * n) for n in (1, 3))
+    costs = StepCosts(verify=Staircase({(1, 64): 1.0, (2, 64): 1.5}))
+    full = replay([short, long], Fixed(1), costs, batch_size=2, refill=True)
+    assert (full.tokens, full.steps, full.total_ms) == (6, 6, pytest.approx(4.5))
+    emptying = replay([short, long], Fixed(1), costs, batch_size=2)
+    assert (emptying.tokens, emptying.steps, emptying.total_ms) == (4, 4, pytest.approx(3.5))
 
 
 def test_what_is_assumed_is_said(
@@ -280,7 +294,7 @@ def test_geometric_acceptance() -> None:
             "--chains and --trees must name a setting at least, got - for both",
         ),
         (
-            ["--alpha", "0.5", "--batch-sizes", "16"],
+            ["--alpha", "0.5", "--batch-sizes", "16", "--tokens", "4"],
             "costs must know verify of 16 rows at context 64, got inf",
         ),
     ],
@@ -342,6 +356,19 @@ def test_siblings_without_alpha(
     given = ["--costs", str(costs), "--recording", str(recording), "--siblings", "0.4"]
     assert main(["simulate", *given]) == 2
     assert "--siblings goes with --alpha, got --siblings 0.4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((), "acceptance must have a row per depth, got none"),
+        (((0.5,), (0.7, 0.6)), r"acceptance\[1\] must sum to at most 1, got 1.2"),
+        (((0.5, -0.1),), r"acceptance\[0\]\[1\] must be in \[0, 1\], got -0.1"),
+    ],
+)
+def test_bad_acceptance(rows: tuple[tuple[float, ...], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Acceptance(rows)
 
 
 def test_names_of_settings() -> None:
