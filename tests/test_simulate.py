@@ -311,7 +311,8 @@ def test_bad_arguments(
     ("text", "message"),
     [
         ("{", "acceptance table.json: "),
-        ("[[0.5]]", 'it must hold one object {"acceptance": '),
+        ("5", 'it must hold one object {"acceptance": '),
+        ("{}", 'it must hold one object {"acceptance": '),
         ('{"acceptance": []}', "acceptance must have a row per depth, got none"),
         ('{"acceptance": [[0.5], [0.7, 0.6]]}', "acceptance[1] must sum to at most 1, got 1.2"),
         ('{"acceptance": [[0.5, -0.1]]}', "acceptance[0][1] must be in [0, 1], got -0.1"),

@@ -144,16 +144,17 @@ def trial_policy(
 ) -> tuple[Setting, Policy]:
     """The tree that serves an online policy best on the first quarter of the recordings.
 
-    What the policy promises is what it brought there, and what it has learned of acceptance is from
-    there too. Where it was no faster than plain decoding, nothing is drafted. Chains stand in where
-    `settings` holds no tree.
+    Sizes grow until one serves it worse than the one before. What the policy promises is what it
+    brought there, and what it has learned of acceptance is from there too. Where it was no faster
+    than plain decoding, nothing is drafted. Chains stand in where `settings` holds no tree.
     Raises ValueError where the tables know none of the settings.
     """
     trial = recordings[: -(-len(recordings) // TRIAL_SHARE)]
     learned = _learned(trial)
     plain = _replay(trial, PLAIN.schedule, tables, batch_size)
-    tried: list[tuple[Setting, Policy]] = []
-    for setting in [s for s in settings if s.shape == "tree"] or settings:
+    trees = [setting for setting in settings if setting.shape == "tree"] or settings
+    best: tuple[Setting, Policy] | None = None
+    for setting in sorted(trees, key=lambda setting: setting.num_nodes):
         drafts = _shallow(trial, setting.max_depth)
         run = _run(setting, drafts, tables, batch_size).replayed
         if run is None:
@@ -169,13 +170,15 @@ def trial_policy(
             accepted=run.accepted / run.steps,
             speedup=run.tokens_per_second / plain.tokens_per_second,
         )
-        tried.append((setting, replace(policy, verdicts={batch_size: verdict})))
-    if not tried:
+        if best is not None and verdict.speedup < best[1].verdict(batch_size).speedup:
+            break
+        best = setting, replace(policy, verdicts={batch_size: verdict})
+    if best is None:
         raise ValueError(
             f"costs must know a setting at batch size {batch_size}, got none of "
             + ", ".join(setting.name for setting in settings)
         )
-    return max(tried, key=lambda entry: entry[1].verdict(batch_size).speedup)
+    return best
 
 
 def _learned(recordings: Sequence[Recording]) -> dict[str, list[list[float]]]:
