@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from treeattn.cli import main
 from treeattn.cost import Staircase, StepCosts, expected_tokens
+from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, sequoia_tree
 from treeattn.schedule.acceptance import Acceptance
 from treeattn.schedule.recording import Recording, save_recordings
@@ -204,6 +205,13 @@ def test_costs_by_batch_size(tmp_path: Path, costs: Path, recording: Path) -> No
     assert by_name(two)["plain"]["ms"] == pytest.approx(600.0)
 
 
+def test_tables_by_batch_size_need_one(costs: Path) -> None:
+    costs.write_text(json.dumps({"batches": {"4": COSTS}}))
+    assert CostTables.load(costs, batch_size=3).source("verify") == "measured"
+    with pytest.raises(ValueError, match=r"batch_size must be given, .* by batch size: \[4\]"):
+        CostTables.load(costs)
+
+
 def test_what_the_costs_do_not_know_is_left_out(
     tmp_path: Path, costs: Path, recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,6 +344,8 @@ def test_bad_acceptance_files(
     [
         ("{", "costs costs.json: Expecting"),
         ('{"draft": []}', "costs costs.json: cost tables must have the table verify"),
+        ('{"batches": {"1": [[1, 64, 9.0]]}}', "batches must hold tables by batch size, got {'1'"),
+        ('{"batches": {"one": {}}}', "batches must hold tables by batch size, got {'one'"),
         (
             '{"batches": {"1": {"verify": [[1, 64, 9.0]]}}}',
             "costs costs.json: batch_size must be at most 1, got 2",

@@ -117,7 +117,9 @@ def _of_batch(data: Any, batch_size: int | None) -> Any:
     batches = data.get("batches") if isinstance(data, dict) else None
     if batches is None:
         return data
-    if not isinstance(batches, dict) or not all(size.isdecimal() for size in batches):
+    if not isinstance(batches, dict) or not all(
+        size.isdecimal() and isinstance(tables, dict) for size, tables in batches.items()
+    ):
         raise ValueError(f"batches must hold tables by batch size, got {batches!r:.80}")
     sizes = sorted(map(int, batches))
     if batch_size is None:
