@@ -169,8 +169,8 @@ def _notes(
     ]
     if policy is None:
         notes.append(
-            "The policy was made from the same costs: the tree that served it best on the first "
-            "quarter of the recordings, and what it brought there."
+            "The policy was made from the same costs: the tree or chain that served it best on the "
+            "first quarter of the recordings, and what it brought there."
         )
     else:
         notes.append(f"The policy is that of {args.policy.name}; its own costs decide.")

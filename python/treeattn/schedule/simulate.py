@@ -142,43 +142,46 @@ def trial_policy(
     *,
     batch_size: int,
 ) -> tuple[Setting, Policy]:
-    """The tree that serves an online policy best on the first quarter of the recordings.
+    """The tree or chain that serves an online policy best on the first quarter of the recordings.
 
-    Sizes grow until one serves it worse than the one before. What the policy promises is what it
-    brought there, and what it has learned of acceptance is from there too. Where it was no faster
-    than plain decoding, nothing is drafted. Chains stand in where `settings` holds no tree.
+    Sizes of each shape grow until one serves it worse than the one before. What the policy promises
+    is what it brought there, and what it has learned of acceptance is from there too. Where it was
+    no faster than plain decoding, nothing is drafted. Ties go to trees.
     Raises ValueError where the tables know none of the settings.
     """
     trial = recordings[: -(-len(recordings) // TRIAL_SHARE)]
     learned = _learned(trial)
     plain = _replay(trial, PLAIN.schedule, tables, batch_size)
-    trees = [setting for setting in settings if setting.shape == "tree"] or settings
-    best: tuple[Setting, Policy] | None = None
-    for setting in sorted(trees, key=lambda setting: setting.num_nodes):
-        drafts = _shallow(trial, setting.max_depth)
-        run = _run(setting, drafts, tables, batch_size).replayed
-        if run is None:
-            continue
-        draft_ms = run.ms["draft"] * batch_size / run.steps
-        hopeful = Verdict(
-            setting.shape, setting.num_nodes, draft_ms, run.accepted / run.steps, HOPE
-        )
-        policy = Policy({batch_size: hopeful}, tables, "recorded", learned)
-        run = _replay(drafts, Online(policy), tables, batch_size)
-        verdict = replace(
-            hopeful,
-            accepted=run.accepted / run.steps,
-            speedup=run.tokens_per_second / plain.tokens_per_second,
-        )
-        if best is not None and verdict.speedup < best[1].verdict(batch_size).speedup:
-            break
-        best = setting, replace(policy, verdicts={batch_size: verdict})
-    if best is None:
+    found: list[tuple[Setting, Policy]] = []
+    for shape in ("tree", "chain"):
+        best: tuple[Setting, Policy] | None = None
+        for setting in sorted(settings, key=lambda setting: setting.num_nodes):
+            if setting.shape != shape:
+                continue
+            drafts = _shallow(trial, setting.max_depth)
+            run = _run(setting, drafts, tables, batch_size).replayed
+            if run is None:
+                continue
+            draft_ms = run.ms["draft"] * batch_size / run.steps
+            hopeful = Verdict(shape, setting.num_nodes, draft_ms, run.accepted / run.steps, HOPE)
+            policy = Policy({batch_size: hopeful}, tables, "recorded", learned)
+            run = _replay(drafts, Online(policy), tables, batch_size)
+            verdict = replace(
+                hopeful,
+                accepted=run.accepted / run.steps,
+                speedup=run.tokens_per_second / plain.tokens_per_second,
+            )
+            if best is not None and verdict.speedup < best[1].verdict(batch_size).speedup:
+                break
+            best = setting, replace(policy, verdicts={batch_size: verdict})
+        if best is not None:
+            found.append(best)
+    if not found:
         raise ValueError(
             f"costs must know a setting at batch size {batch_size}, got none of "
             + ", ".join(setting.name for setting in settings)
         )
-    return best
+    return max(found, key=lambda entry: entry[1].verdict(batch_size).speedup)
 
 
 def _learned(recordings: Sequence[Recording]) -> dict[str, list[list[float]]]:
