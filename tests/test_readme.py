@@ -41,7 +41,7 @@ def test_python_blocks_run(page: str) -> None:
             assert printed.getvalue() == block["printed"]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/when-trees-pay.md"])
 def test_linked_files_exist(page: str) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", text_of(page))
     assert links
@@ -60,7 +60,7 @@ def commands(page: str) -> list[list[str]]:
 
 def test_commands_exist() -> None:
     """Options parse, make targets and scripts are there."""
-    found = [command for page in PAGES for command in commands(page)]
+    found = [command for page in (*PAGES, "docs/when-trees-pay.md") for command in commands(page)]
     assert {command[0] for command in found} >= {"treeattn", "make"}
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for program, *arguments in found:

@@ -86,16 +86,48 @@ class CostTables:
         return cls(**tables, about=dict(data.get("about", {})))
 
     @classmethod
-    def load(cls, path: Path) -> CostTables:
+    def load(cls, path: Path, *, batch_size: int | None = None) -> CostTables:
         """From a file of cost tables, or from a policy file, which has them under "costs".
 
+        batch_size: of a file with tables by batch size, {"batches": {"1": tables, ...}, "about":
+        of those without their own}, the tables of the next size that is not smaller. Where the
+        file makes no difference, neither does `batch_size`.
         Raises FileNotFoundError, or ValueError naming the file and what is wrong with it.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls.from_json(data.get("costs", data) if isinstance(data, dict) else data)
+            if isinstance(data, dict):
+                data = _of_batch(data.get("costs", data), batch_size)
+            return cls.from_json(data)
         except ValueError as error:
             raise ValueError(f"costs {path}: {error}") from error
+
+    def source(self, name: str) -> str:
+        """Where the numbers of a table come from: "measured", "assumed", or "unknown"."""
+        return source(self.about.get(name, ""))
+
+
+def source(note: str) -> str:
+    """What a note of `about` begins with: "measured", "assumed", or anything else: "unknown"."""
+    return next((kind for kind in ("measured", "assumed") if note.startswith(kind)), "unknown")
+
+
+def _of_batch(data: Any, batch_size: int | None) -> Any:
+    """The tables for one batch size, where there are some for each."""
+    batches = data.get("batches") if isinstance(data, dict) else None
+    if batches is None:
+        return data
+    if not isinstance(batches, dict) or not all(
+        size.isdecimal() and isinstance(tables, dict) for size, tables in batches.items()
+    ):
+        raise ValueError(f"batches must hold tables by batch size, got {batches!r:.80}")
+    sizes = sorted(map(int, batches))
+    if batch_size is None:
+        raise ValueError(f"batch_size must be given, the tables are by batch size: {sizes}")
+    enough = [size for size in sizes if size >= batch_size]
+    if not enough:
+        raise ValueError(f"batch_size must be at most {max(sizes, default=0)}, got {batch_size}")
+    return {"about": data.get("about", {}), **batches[str(enough[0])]}
 
 
 def _rows(name: str, points: Sequence[Sequence[float]]) -> Rows:

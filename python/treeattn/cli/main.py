@@ -15,6 +15,7 @@ from treeattn.cli import options
 from treeattn.doctor import doctor
 
 NEED_EXTENSION = ("demo", "generate", "tune")
+NEED_HOST = (*NEED_EXTENSION, "simulate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _doctor(args)
         if args.command in NEED_EXTENSION:
             _library.require(_library.OPS)
+        if args.command in NEED_HOST:
             _library.require(_library.HOST)
         # Imported here, because torch may be missing, and the doctor has to say so.
         command = importlib.import_module(f"treeattn.cli.{args.command}")
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     options.add_generate(commands)
     options.add_tune(commands)
     options.add_show(commands)
+    options.add_simulate(commands)
     options.add_doctor(commands)
     return parser
 

@@ -23,6 +23,19 @@ examples:
   treeattn show --paths "the cat sat" "the cat ran" "the dog"
   treeattn show tree.json --svg tree.svg
 """
+_SIMULATE_EPILOG = """\
+The cost file holds one object; only "verify" is required, what is left out takes no time:
+  {"verify": [[rows, context, ms], ...],   rows: nodes of the whole batch, roots included
+   "draft":  [[level, width, ms], ...],    width: nodes of the whole batch asked at that level
+   "accept": [[rows, ms], ...], "remap": [[rows, ms], ...],
+   "about":  {"verify": "measured: ...", "draft": "assumed: ..."}}
+or such tables by batch size: {"batches": {"1": {...}, "16": {...}}, "about": {...}}
+The acceptance file: {"acceptance": [[0.7, 0.1], [0.6, 0.1]], "about": "measured: ..."}
+
+examples:
+  treeattn simulate --costs costs.json --recording drafts.jsonl
+  treeattn simulate --costs costs.json --alpha 0.6,0.8 --siblings 0.4 --report report
+"""
 
 
 def add_demo(commands: Any) -> None:
@@ -141,6 +154,64 @@ def add_show(commands: Any) -> None:
     source.add_argument("file", nargs="?", help="a JSON file, or - for standard input")
     source.add_argument("--paths", nargs="+", metavar="PATH", help="paths of words from the root")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write an SVG file instead")
+
+
+def add_simulate(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "simulate",
+        help="compare plain decoding, chains, trees and a policy on given costs, without a model",
+        epilog=_SIMULATE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--costs", type=Path, metavar="FILE", required=True, help="cost tables, or a policy file"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--recording", type=Path, metavar="FILE", help="drafts of a real run")
+    source.add_argument(
+        "--acceptance", type=Path, metavar="FILE", help="acceptance by depth and sibling rank"
+    )
+    source.add_argument(
+        "--alpha", metavar="A[,A...]", help="the likeliest child's acceptance at every depth"
+    )
+    parser.add_argument(
+        "--siblings",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="with --alpha: each sibling takes this share of what the likelier ones leave "
+        "(default: 0, chains only)",
+    )
+    parser.add_argument("--batch-sizes", default="1,4,16,64", metavar="B[,B...]")
+    parser.add_argument(
+        "--chains", default="1,2,3,4,6,8", metavar="K[,K...]", help="drafted tokens; - for none"
+    )
+    parser.add_argument(
+        "--trees",
+        default="3x1,4x2,8x3,16x4,32x5,64x6",
+        metavar="N[xD][,...]",
+        help="nodes with the root, and most levels below it; - for none",
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="FILE",
+        help="judge this policy (default: one made on the first quarter of the recordings)",
+    )
+    imagined = parser.add_argument_group("with --acceptance or --alpha")
+    imagined.add_argument(
+        "--context", type=int, default=1024, metavar="N", help="longest context (default: 1024)"
+    )
+    imagined.add_argument("--requests", type=int, default=32, metavar="N", help="(default: 32)")
+    imagined.add_argument(
+        "--tokens", type=int, default=256, metavar="N", help="of each request (default: 256)"
+    )
+    imagined.add_argument("--seed", type=int, default=0, help="the same one, the same result")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write report.md, settings.csv and a plot there"
+    )
 
 
 def add_doctor(commands: Any) -> None:

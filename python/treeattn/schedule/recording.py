@@ -60,12 +60,18 @@ def save_recordings(path: Path, recordings: Sequence[Recording], about: Mapping[
 
 def load_recordings(path: Path) -> list[Recording]:
     """Raises ValueError naming the file and what is wrong with it."""
+    return load_with_about(path)[0]
+
+
+def load_with_about(path: Path) -> tuple[list[Recording], dict[str, Any]]:
+    """The recordings, and what the file says about them; errors as for `load_recordings`."""
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         header = lines[0] if lines else None
         if not isinstance(header, dict) or header.get("treeattn_recording") != VERSION:
             raise ValueError(f"treeattn_recording must be {VERSION} in the first line: {header}")
-        return [Recording.from_json(line) for line in lines[1:]]
+        recordings = [Recording.from_json(line) for line in lines[1:]]
+        return recordings, dict(header.get("about", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"recording {path}: {error}") from error
 

@@ -15,6 +15,12 @@ from treeattn.schedule.prune import likeliest_chain, prune
 from treeattn.schedule.recording import Recording
 from treeattn.tree import DraftTree
 
+PHASES = ("draft", "verify", "accept", "remap")
+
+
+class NotMeasured(ValueError):
+    """A step whose time the cost tables do not know."""
+
 
 @dataclass
 class Replayed:
@@ -24,9 +30,7 @@ class Replayed:
     steps: int = 0
     accepted: int = 0
     rows: int = 0
-    ms: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("draft", "verify", "accept", "remap"), 0.0)
-    )
+    ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property
     def total_ms(self) -> float:
@@ -39,10 +43,14 @@ class Replayed:
 
 @dataclass(eq=False)
 class _Run:
-    """One recording on its way: a request as `Schedule` sees it."""
+    """One recording on its way: a request as `Schedule` sees it.
+
+    drafts: what its drafts came to, by position and budget; runs of one recording share it.
+    """
 
     seq: int
     recording: Recording
+    drafts: dict[tuple[int, int, str], DraftTree]
     at: int = 0
 
     @property
@@ -61,25 +69,32 @@ def replay(
     *,
     batch_size: int = 1,
     max_context: int | None = None,
+    refill: bool = False,
 ) -> Replayed:
     """Decode the recordings in turn, `batch_size` at a time, as `schedule` says.
 
     Tokens are those that were recorded; time is what `costs` says. A draft smaller than the one
     that was recorded is taken to be its likeliest part, and a chain its likeliest path.
     max_context: longer contexts cost what this one does.
-    Raises ValueError where `costs` does not know what a step takes.
+    refill: the batch stays full, as on a busy server: the recordings begin again until each of them
+    has been decoded once, and the tokens of those that began again count as well.
+    Raises NotMeasured, a ValueError, where `costs` does not know what a step takes.
     """
-    waiting = [_Run(seq, recording) for seq, recording in enumerate(recordings)]
-    waiting = [run for run in waiting if run.room > 0][::-1]
+    queue = [recording for recording in recordings if recording.tokens]
+    drafts: list[dict[tuple[int, int, str], DraftTree]] = [{} for _ in queue]
     running: list[_Run] = []
+    begun, left = 0, len(queue)
     total = Replayed()
-    while running or waiting:
-        while waiting and len(running) < batch_size:
-            running.append(waiting.pop())
+    while left > 0:
+        while len(running) < batch_size and (refill or begun < len(queue)):
+            which = begun % len(queue)
+            running.append(_Run(begun, queue[which], drafts[which]))
+            begun += 1
         _step(running, schedule, costs, max_context, total)
         for run in [run for run in running if run.room <= 0]:
             running.remove(run)
             schedule.release(run)
+            left -= run.seq < len(queue)
     return total
 
 
@@ -108,7 +123,7 @@ def _step(
             took[phase] = table(rows)
     for phase, ms in took.items():
         if ms == math.inf:
-            raise ValueError(
+            raise NotMeasured(
                 f"costs must know {phase} of {rows} rows at context {context}, got inf"
             )
         total.ms[phase] += ms
@@ -126,6 +141,13 @@ def _step(
 
 def _draft(run: _Run, num_nodes: int, shape: str) -> DraftTree:
     """The part of the recorded draft that fits the budget and the tokens left."""
+    key = (run.at, num_nodes, shape)
+    if key not in run.drafts:
+        run.drafts[key] = _fit(run, num_nodes, shape)
+    return run.drafts[key]
+
+
+def _fit(run: _Run, num_nodes: int, shape: str) -> DraftTree:
     tree = run.recording.drafts[run.at]
     if tree is None:
         return _root()
