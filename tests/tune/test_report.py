@@ -17,6 +17,7 @@ from treeattn.tune.analysis import (
     overall,
     policy_by_prompt,
     predicted,
+    pruning,
     regret,
     replayed,
 )
@@ -120,6 +121,27 @@ def test_verify_time_against_rows(sections: Sections) -> None:
     rows = sections["Verify time against rows kept"]
     assert rows[0] == ["rows", "ms, context 16", "ms, context 32"]
     assert rows[1:] == [[str(n), *[f"{1000 * TICK * flat(n, 0):.1f}"] * 2] for n in ROWS]
+
+
+def test_what_pruning_saves(run: FinishedRun, sections: Sections) -> None:
+    """Each line is a replay of the same drafts; none prunes what the recordings did not hold."""
+    rows = sections["What pruning saves, place by place"]
+    assert rows[0] == ["batch", "pruned", "rows/step", "tokens/step", "ms/token"]
+    assert len(rows) == 1 + 4 * len(run.tuned.found)
+    for batch_size in run.tuned.found:
+        done = pruning(run.tuned, batch_size)
+        lines = [row for row in rows[1:] if row[0] == str(batch_size)]
+        for (name, replay), line in zip(done.items(), lines, strict=True):
+            assert line[1:] == [
+                name,
+                f"{replay.rows / replay.rounds:.1f}",
+                f"{replay.tokens / replay.steps:.2f}",
+                f"{replay.total_ms / replay.tokens:.2f}",
+            ]
+        nothing, *pruned = done.values()
+        assert all(one.tokens == nothing.tokens for one in pruned)
+        assert all(one.rows / one.rounds <= nothing.rows / nothing.rounds for one in pruned)
+        assert nothing.rounds <= nothing.steps <= nothing.rounds * batch_size
 
 
 def test_restore(sections: Sections) -> None:

@@ -24,10 +24,12 @@ class NotMeasured(ValueError):
 
 @dataclass
 class Replayed:
-    """What a replay took. tokens: emitted. ms: in all, and by phase. accepted: draft tokens."""
+    """What a replay took. tokens: emitted. steps: of the requests; rounds: of the batch. accepted:
+    draft tokens. ms: in all, and by phase."""
 
     tokens: int = 0
     steps: int = 0
+    rounds: int = 0
     accepted: int = 0
     rows: int = 0
     ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -128,6 +130,7 @@ def _step(
             )
         total.ms[phase] += ms
     total.rows += rows
+    total.rounds += 1
     for run, tree in zip(runs, trees, strict=True):
         following = run.recording.tokens[run.at : run.at + len(tree)]
         accepted = _matching(tree, following)

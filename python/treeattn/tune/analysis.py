@@ -40,7 +40,7 @@ def replayed(
             batch_size=batch_size,
             max_context=costs.max_context,
         )
-        for name in ("tokens", "steps", "accepted", "rows"):
+        for name in ("tokens", "steps", "rounds", "accepted", "rows"):
             setattr(total, name, getattr(total, name) + getattr(done, name))
         for phase, ms in done.ms.items():
             total.ms[phase] += ms

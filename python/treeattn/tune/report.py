@@ -131,12 +131,11 @@ def _pruning(tuned: Tuned) -> str:
     rows = []
     for batch_size in tuned.found:
         for name, done in pruning(tuned, batch_size).items():
-            rounds = done.steps / batch_size
             rows.append(
                 (
                     str(batch_size),
                     name,
-                    f"{done.rows / rounds:.1f}",
+                    f"{done.rows / done.rounds:.1f}",
                     f"{done.tokens / done.steps:.2f}",
                     f"{done.total_ms / done.tokens:.2f}",
                 )
