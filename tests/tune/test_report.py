@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.tuning import ROWS, TICK, FinishedRun, flat, small_tables, trial
 from treeattn.schedule import Fixed
+from treeattn.schedule.recording import load_with_about
 from treeattn.tune.analysis import (
     acceptance,
     best_fixed,
@@ -142,6 +143,13 @@ def test_what_pruning_saves(run: FinishedRun, sections: Sections) -> None:
         assert all(one.tokens == nothing.tokens for one in pruned)
         assert all(one.rows / one.rounds <= nothing.rows / nothing.rounds for one in pruned)
         assert nothing.rounds <= nothing.steps <= nothing.rounds * batch_size
+
+
+def test_recordings_can_be_simulated(run: FinishedRun, folder: Path) -> None:
+    recordings, about = load_with_about(folder / "recordings.jsonl")
+    assert [one.tokens for one in recordings] == [one.tokens for one in run.tuned.recordings[0.0]]
+    assert about == run.tuned.policy.about
+    assert any(draft is not None for one in recordings for draft in one.drafts)
 
 
 def test_restore(sections: Sections) -> None:

@@ -7,6 +7,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from treeattn.schedule.recording import save_recordings
 from treeattn.tune.analysis import (
     acceptance,
     overall,
@@ -34,11 +35,15 @@ COLUMNS = (
 
 
 def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
-    """report.md, trials.csv and, with matplotlib, PNG pictures; the folder is made."""
+    """report.md, trials.csv and, with matplotlib, PNG pictures; the folder is made.
+
+    recordings.jsonl holds the greedy recordings, for `treeattn simulate --recording`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(trial_rows(tuned))
     with (folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
+    save_recordings(folder / "recordings.jsonl", tuned.recordings[0.0], tuned.policy.about)
     pictures = "\n".join(f"![{path.stem}]({path.name})" for path in draw(folder, tuned))
     sections = (
         "# What drafting pays",
