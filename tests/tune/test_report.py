@@ -223,7 +223,7 @@ def test_overall_counts_each_group_by_its_time() -> None:
 def test_pictures(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["report.md", "trials.csv", "tune.png"]
+    assert names == ["recordings.jsonl", "report.md", "trials.csv", "tune.png"]
     assert (folder / "tune.png").read_bytes().startswith(b"\x89PNG")
     assert "![tune](tune.png)" in (folder / "report.md").read_text()
 
@@ -236,5 +236,5 @@ def test_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_report(tmp_path, run.tuned, run.tuner.prompts)
     assert tables(tmp_path) == sections
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.md", "trials.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recordings.jsonl", "report.md", "trials.csv"]
     assert "pip install matplotlib" in (tmp_path / "report.md").read_text()
