@@ -236,5 +236,9 @@ def test_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_report(tmp_path, run.tuned, run.tuner.prompts)
     assert tables(tmp_path) == sections
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["recordings.jsonl", "report.md", "trials.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "recordings.jsonl",
+        "report.md",
+        "trials.csv",
+    ]
     assert "pip install matplotlib" in (tmp_path / "report.md").read_text()
