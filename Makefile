@@ -56,7 +56,8 @@ kernel-table: $(VENV)/.cubins $(VENV)/.simt
 	$(RESOURCES) --markdown docs/kernel_resources.md || [ $$? -eq 3 ]
 
 # The CUDA half alone, into build/cuda; needs nvcc, neither a GPU nor a CUDA torch.
-CUDA_ARCHS ?= 8.0;9.0
+TORCH_CUDA_ARCH_LIST ?= 8.0;9.0
+CUDA_ARCHS ?= $(TORCH_CUDA_ARCH_LIST)
 cuda-module: $(VENV)/.torch
 	$(TOOLS) cmake --preset cuda -DPython_EXECUTABLE=$(abspath $(RUN)) '-DTREEATTN_CUDA_ARCHS=$(CUDA_ARCHS)'
 	$(TOOLS) cmake --build --preset cuda

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,27 @@ def test_cuda_1_builds_the_kernels_whatever_torch_is(with_nvcc: dict[str, str]) 
 def test_cmake_has_the_same_default_archs() -> None:
     text = (TOOLS.parent / "CMakeLists.txt").read_text(encoding="utf-8")
     assert f'set(TREEATTN_CUDA_ARCHS "{build_options.DEFAULT_ARCHS}" CACHE STRING' in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["8.0;12.0+PTX", "8.0 12.0+PTX"])
+@pytest.mark.parametrize("variable", ["TORCH_CUDA_ARCH_LIST", "TREEATTN_CUDA_ARCHS"])
+def test_cmake_compiles_for_the_archs_that_are_named(
+    variable: str, text: str, tmp_path: Path
+) -> None:
+    nvcc, _ = build_options.find_nvcc(os.environ)
+    if nvcc is None or shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("needs nvcc, cmake and ninja")
+    command = ["cmake", "--preset", "cuda", "-B", tmp_path, "-DTREEATTN_MODULES=OFF"]
+    command += [f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+    env = {name: os.environ[name] for name in os.environ if name != "TORCH_CUDA_ARCH_LIST"}
+    if variable == "TORCH_CUDA_ARCH_LIST":
+        env[variable] = text
+    else:
+        command.append(f"-D{variable}={text}")
+    subprocess.run(command, cwd=TOOLS.parent, env=env, check=True, stdout=subprocess.DEVNULL)
+    codes = re.findall(r"code=\[(\w+)\]", (tmp_path / "build.ninja").read_text(encoding="utf-8"))
+    assert set(codes) == {"sm_80", "sm_120", "compute_120"}
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,18 @@ def test_spills_local_memory_low_occupancy_and_large_ctas_are_refused_by_name() 
     ]
     wide = replace(few, kernel=name.replace("128", "256"))
     assert kernel_resources.complaints([wide]) == []
+    assert kernel_resources.complaints([replace(wide, ctas_per_sm=0, shared_bytes=103_296)]) == [
+        f"{wide.kernel} on sm_80: a CTA of 103296 shared bytes does not fit an SM"
+    ]
+
+
+@pytest.mark.parametrize(("head_dim", "ctas"), [(64, 2), (128, 1)])
+def test_an_sm_with_less_shared_memory_owes_fewer_ctas(head_dim: int, ctas: int) -> None:
+    name = f"tree_attention_kernel<AttentionTraits<Half, Half, {head_dim}, PlainScores>>"
+    row = replace(GOOD, kernel=name, arch="sm_89", ctas_per_sm=ctas)
+    assert kernel_resources.complaints([row]) == []
+    assert kernel_resources.complaints([replace(row, ctas_per_sm=ctas - 1)]) != []
+    assert kernel_resources.complaints([replace(row, arch="sm_90")]) != []
 
 
 def test_the_page_is_compared_unless_another_compiler_made_it() -> None:

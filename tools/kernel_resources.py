@@ -27,12 +27,12 @@ from pathlib import Path
 
 from build_options import find_nvcc
 from cubins import INSTRUCTIONS, WHEELS, Code, find_cuobjdump, read_code, short_name
-from occupancy import SMS, ctas_per_sm
+from occupancy import RESERVED_SHARED_BYTES, SMS, ctas_per_sm
 
 ROOT = Path(__file__).resolve().parent.parent
 SKIPPED = 3
-# By kernel: CTAs per SM that hide the latency of each other's loads, and bytes that Q and two
-# stages of 64 keys take.
+# By kernel: CTAs per SM that hide the latency of each other's loads, where that much shared memory
+# is there, and bytes that Q and two stages of 64 keys take.
 LIMITS = {
     r"tree_attention_kernel<.*, 64, \w+>>": (3, 40 * 1024),
     r"tree_attention_kernel<.*, 128, \w+>>": (2, 80 * 1024),
@@ -152,9 +152,13 @@ def complaints(rows: list[Row]) -> list[str]:
                 f"{kernel}: {row.local_bytes} bytes of local memory per thread, {row.spill_bytes} "
                 "bytes of spill stores; both must be 0"
             )
-        for pattern, (least, most) in LIMITS.items():
+        sm = SMS[row.arch.removeprefix("sm_")]
+        if row.ctas_per_sm < 1:
+            found.append(f"{kernel}: a CTA of {row.shared_bytes} shared bytes does not fit an SM")
+        for pattern, (wanted, most) in LIMITS.items():
             if not re.fullmatch(pattern, row.kernel):
                 continue
+            least = min(wanted, sm.shared_bytes // (most + RESERVED_SHARED_BYTES))
             if row.ctas_per_sm < least:
                 found.append(f"{kernel}: {row.ctas_per_sm} CTAs per SM, must be {least} or more")
             if row.shared_bytes > most:

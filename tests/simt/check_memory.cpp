@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <climits>
 #include <numeric>
 
 #include "check.h"
@@ -120,6 +121,14 @@ void overrun_of_shared_memory() {
   launch(overrun_kernel, 1, 1, 100, nullptr, 100);
 }
 
+__global__ void increment_kernel(int* number) { ++*number; }
+
+// For a build with UBSan, which must end the process.
+void signed_overflow() {
+  int number = INT_MAX;
+  launch(increment_kernel, 1, 1, 0, nullptr, &number);
+}
+
 }  // namespace
 
 const std::vector<Check> kMemory = {
@@ -128,6 +137,7 @@ const std::vector<Check> kMemory = {
     {"async_copies_are_passed_on", async_copies_are_passed_on},
     {"wide_accesses_are_checked", wide_accesses_are_checked},
     {"overrun_of_shared_memory", overrun_of_shared_memory},
+    {"signed_overflow", signed_overflow},
 };
 
 }  // namespace checks

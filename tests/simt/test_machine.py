@@ -38,7 +38,7 @@ CHECKS = (
     "stacks_are_apart",
     "recovery",
 )
-NEEDS_ASAN = "overrun_of_shared_memory"
+NEEDS_ASAN, NEEDS_UBSAN = "overrun_of_shared_memory", "signed_overflow"
 
 
 def run(*arguments: str, order: str = "forward") -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def run(*arguments: str, order: str = "forward") -> subprocess.CompletedProcess[
 
 
 def test_every_check_is_run() -> None:
-    assert sorted(run().stdout.split()) == sorted((*CHECKS, NEEDS_ASAN))
+    assert sorted(run().stdout.split()) == sorted((*CHECKS, NEEDS_ASAN, NEEDS_UBSAN))
 
 
 @pytest.mark.parametrize("order", simt.ORDERS)
@@ -71,3 +71,11 @@ def test_overrun_of_shared_memory_is_seen_by_address_sanitizer() -> None:
         pytest.skip("not built with AddressSanitizer (preset debug)")
     assert result.returncode != 0
     assert "heap-buffer-overflow" in result.stderr and "overrun_kernel" in result.stderr
+
+
+def test_what_ubsan_finds_ends_the_process() -> None:
+    result = run(NEEDS_UBSAN)
+    if "runtime error" not in result.stderr:
+        pytest.skip("not built with UBSan (preset debug)")
+    assert result.returncode != 0
+    assert "signed integer overflow" in result.stderr and "check_memory" in result.stderr

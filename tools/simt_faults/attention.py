@@ -123,6 +123,20 @@ FAULTS: list[Fault] = [
         _ATTEND.format("head-dim-248 or smollm2 or bf16"),
     ),
     fault(
+        "attention.maxima_among_the_outputs",
+        "tree_attention/traits.cuh",
+        "(Traits::kNumWarps - 1)) +\n",
+        "0) +\n",
+        _ATTEND.format("head-dim-248 or smollm2 or bf16"),
+    ),
+    fault(
+        "attention.lines_read_after_the_tiles_took_their_place",
+        "tree_attention/schedule.cuh",
+        "    return Traits::kKeepsLines && p.num_requests <= Traits::kNumThreads\n",
+        "    return p.num_requests <= Traits::kNumThreads\n",
+        _WORK.format("any_number_of_ctas and 256"),
+    ),
+    fault(
         "attention.old_maximum_not_rescaled",
         "tree_attention/product.cuh",
         "    state.sum[i] *= rescale;\n",

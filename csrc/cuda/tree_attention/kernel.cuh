@@ -28,9 +28,11 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
   const auto keys_of = [&](int t) {
     return min(kTileKeys, (tile.num_keys - t * kTileKeys + 15) / 16 * 16);
   };
+  // At 256 every register counts: the thread's number takes none across the loop.
+  const auto thread_now = [&] { return Traits::kHeadDim > 128 ? thread_here() : thread; };
   const auto look_up = [&](int t) {
     return t < part.last_tile
-               ? find_key(p, l.work, tile, t * kTileKeys + thread % kTileKeys, &s.invalid)
+               ? find_key(p, l.work, tile, t * kTileKeys + thread_now() % kTileKeys, &s.invalid)
                : Key{};
   };
   if (thread == 0) s.invalid = 0;
@@ -53,15 +55,15 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
       cp_async_wait<0>();
       if constexpr (Traits::kConverts) {
         __syncthreads();  // everyone is done with the converted tile
-        convert_tile<Traits>(s, stage, keys_of(t), thread);
+        convert_tile<Traits>(s, stage, keys_of(t), thread_now());
       }
       __syncthreads();  // tile t is there, and tile t - 1 is done with
       if (t == part.first_tile) {
-        queries.load(thread % 32);
+        queries.load(thread_now() % 32);
         if constexpr (Traits::kQueriesInRegisters) __syncthreads();  // their stage is free
       }
       if (t + 1 < part.last_tile) {
-        load_tile<Traits>(p, l, s, s.keys[next], 1 - stage, keys_of(t + 1), thread);
+        load_tile<Traits>(p, l, s, s.keys[next], 1 - stage, keys_of(t + 1), thread_now());
         cp_async_commit();
       }
       put_key(p, tile, ahead, s.keys[after]);
@@ -87,7 +89,7 @@ __device__ __forceinline__ void attend_part(const TreeAttentionParams& p, const 
   reduce_sums(state);
   if constexpr (kFew) merge_warps<Traits>(s, state);
   if (s.invalid != 0) state.sum[0] = state.sum[1] = kDeadSum;
-  const int own_row = thread / 32 * 16;
+  const int own_row = thread_now() / 32 * 16;
   if (part.num_parts > 1) {
     const bool has_rows = own_row < tile.num_rows;
     if (!leave_part<Traits>(l, s, part, state, has_rows,

@@ -8,6 +8,8 @@
 namespace treeattn::cuda {
 
 inline constexpr int kRowWarps = 4;  // rows of a CTA
+// CTAs per multiprocessor: left to itself the compiler wants more and spills on some archs.
+inline constexpr int kRowCtas = 5;
 inline constexpr int kMaxHeadDim = 256;
 
 struct RowShared {
@@ -60,7 +62,7 @@ __device__ __forceinline__ float sum_over_warp(float x) {
 // Each warp does one (node, query head), 32 keys at a time: a lane has one key for the scores, and
 // every 32nd column for the output. Warps do not wait for each other. Rows without an owner are 0.
 template <class Kv>
-__global__ __launch_bounds__(32 * kRowWarps) void tree_attention_rows_kernel(
+__global__ __launch_bounds__(32 * kRowWarps, kRowCtas) void tree_attention_rows_kernel(
     const __grid_constant__ TreeAttentionParams p, const __grid_constant__ AttentionLaunch l) {
   RowShared& s = *reinterpret_cast<RowShared*>(shared_memory());
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -71,7 +71,7 @@ __device__ __forceinline__ void measure_requests(const TreeAttentionParams& p,
   const int request = first + static_cast<int>(threadIdx.x);
   __syncthreads();  // all are done with the requests before
   if (request < p.num_requests) {
-    s.lines[threadIdx.x] = request_line<Traits::kTileKeys>(p, l, request);
+    s.lines()[threadIdx.x] = request_line<Traits::kTileKeys>(p, l, request);
     s.request_rows()[threadIdx.x] = make_int2(p.node_indptr[request], p.node_indptr[request + 1]);
   }
   __syncthreads();  // the lines of these requests are known
@@ -88,10 +88,10 @@ __device__ __forceinline__ bool find_stretch(const TreeAttentionParams& p, const
     measure_requests<Traits>(p, l, s, first);
     const int count = min(Traits::kNumThreads, p.num_requests - first);
     for (int i = 0; i < count; ++i) {
-      const int64_t size = s.lines[i].size(p.k_pool.num_kv_heads);
+      const int64_t size = s.lines()[i].size(p.k_pool.num_kv_heads);
       if (size == 0) continue;
       line.total += size;
-      line.longest = max(line.longest, s.lines[i].num_units);
+      line.longest = max(line.longest, s.lines()[i].num_units);
       clear(owned, s.request_rows()[i].x);
       owned = s.request_rows()[i].y;
     }
@@ -107,7 +107,7 @@ __device__ __forceinline__ bool find_stretch(const TreeAttentionParams& p, const
     const int count = min(Traits::kNumThreads, p.num_requests - first);
     for (int i = 0; i < count; ++i) {
       const int64_t before = total;
-      total += s.lines[i].size(p.k_pool.num_kv_heads);
+      total += s.lines()[i].size(p.k_pool.num_kv_heads);
       if (static_cast<int>(threadIdx.x) != i || begin < before || begin >= total) continue;
       s.stretch = {.line = line,
                    .begin = begin,
@@ -159,8 +159,9 @@ __device__ inline Part next_part(const TreeAttentionParams& p, const AttentionLa
   const int64_t unit = stretch.unit;
   if (unit >= stretch.end) return {};
   const auto line_of = [&](int request) {
-    return p.num_requests <= Traits::kNumThreads ? s.lines[request]
-                                                 : request_line<Traits::kTileKeys>(p, l, request);
+    return Traits::kKeepsLines && p.num_requests <= Traits::kNumThreads
+               ? s.lines()[request]
+               : request_line<Traits::kTileKeys>(p, l, request);
   };
   RequestLine request_line = line_of(stretch.request);
   const int num_kv_heads = p.k_pool.num_kv_heads;

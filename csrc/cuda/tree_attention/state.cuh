@@ -37,19 +37,19 @@ __device__ __forceinline__ void merge_warps(AttentionShared<Traits>& s, RowState
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (lane % 4 != 0) continue;
-    s.warp_max[warp][lane / 4 + 8 * i] = state.max[i];
-    s.warp_sum[warp][lane / 4 + 8 * i] = state.sum[i];
+    s.warp_max(warp)[lane / 4 + 8 * i] = state.max[i];
+    s.warp_sum(warp)[lane / 4 + 8 * i] = state.sum[i];
   }
-  __syncthreads();  // all maxima are there, and all warps are done with the tiles
+  __syncthreads();  // all maxima are there
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float top = -kInfinity, sum = 0.0f;
 #pragma unroll
-    for (int w = 0; w < Traits::kNumWarps; ++w) top = fmaxf(top, s.warp_max[w][lane / 4 + 8 * i]);
+    for (int w = 0; w < Traits::kNumWarps; ++w) top = fmaxf(top, s.warp_max(w)[lane / 4 + 8 * i]);
 #pragma unroll
     for (int w = 0; w < Traits::kNumWarps; ++w) {
-      const float weight = weight_of(s.warp_max[w][lane / 4 + 8 * i], top);
-      sum = fmaf(s.warp_sum[w][lane / 4 + 8 * i], weight, sum);
+      const float weight = weight_of(s.warp_max(w)[lane / 4 + 8 * i], top);
+      sum = fmaf(s.warp_sum(w)[lane / 4 + 8 * i], weight, sum);
     }
     const float weight = weight_of(state.max[i], top);
 #pragma unroll

@@ -35,6 +35,9 @@ struct AttentionTraits {
   static constexpr bool kConverts = !std::is_same_v<T, Kv>;
   // Above 128 they would be 64 registers more; then they stay in shared memory.
   static constexpr bool kQueriesInRegisters = kHeadDim <= 128;
+  // What a CTA gets on sm_86, sm_89 and sm_120, which at 256 leaves no room for request lines.
+  static constexpr int kMostSharedBytes = 99 * 1024;
+  static constexpr bool kKeepsLines = kHeadDim <= 128;
   // Read anew for each tile, the thread's number takes no register across the loop.
   static constexpr bool kCarriesThread = !Scores::kBends && kHeadDim > 64;
   static constexpr int kMinCtas = kHeadDim <= 64 ? 3 : kHeadDim <= 128 ? 2 : 1;
@@ -47,8 +50,8 @@ struct AttentionTraits {
   static constexpr int kRowBytes = kHeadDim * static_cast<int>(sizeof(T));
   static_assert(kStageBytes >= kTileRows * kRowBytes || !kQueriesInRegisters,
                 "queries pass through the second stage");
-  static_assert(kBulkBytes >= kTileRows * kHeadDim * static_cast<int>(sizeof(float)),
-                "few rows: the warps' outputs meet in the tiles' memory");
+  static constexpr int kOutBytes = kTileRows * kHeadDim * static_cast<int>(sizeof(float));
+  static_assert(kBulkBytes >= kOutBytes, "few rows: the warps' outputs meet in the tiles' memory");
   static_assert(kHeadDim % 64 == 0, "the swizzle needs eight 16-byte pieces in a row");
 };
 
@@ -61,16 +64,29 @@ struct AttentionShared {
   alignas(128) char bulk[Traits::kBulkBytes];  // stages, or what other phases need
   alignas(128) T queries[Traits::kQueriesInRegisters ? 8 : kTileRows * Traits::kHeadDim];
   KeyTable<Traits::kTileKeys> keys[3];  // of the tile at work and of the two after it
-  RequestLine lines[Traits::kNumThreads];
+  RequestLine kept_lines[Traits::kKeepsLines ? Traits::kNumThreads : 1];
   Stretch stretch;
   Part part;
   uint32_t bad_values[2];  // bit c: V row c of the tile holds NaN or inf
   int invalid;             // a needed slot lies outside the pool
   int arrived;
-  float warp_max[Traits::kNumWarps][16], warp_sum[Traits::kNumWarps][16];
 
   // First row and row past the last of as many requests as lines; before the first tile only.
   __device__ int2* request_rows() { return reinterpret_cast<int2*>(bulk); }
+  // Of as many requests; later only where they are kept.
+  __device__ RequestLine* lines() {
+    return Traits::kKeepsLines
+               ? kept_lines
+               : reinterpret_cast<RequestLine*>(request_rows() + Traits::kNumThreads);
+  }
+  // Few rows: maxima of the warps' 16 rows, then sums, past what three of the four warps leave of
+  // their outputs. After the last tile only.
+  __device__ float* warp_max(int warp) {
+    return reinterpret_cast<float*>(bulk + Traits::kOutBytes / Traits::kNumWarps *
+                                               (Traits::kNumWarps - 1)) +
+           warp * 16;
+  }
+  __device__ float* warp_sum(int warp) { return warp_max(Traits::kNumWarps + warp); }
   __device__ Kv* k_stage(int stage) {
     return reinterpret_cast<Kv*>(bulk + stage * Traits::kStageBytes);
   }
