@@ -13,11 +13,11 @@ import pytest
 from treeattn.cli import main
 from treeattn.cost import Staircase, StepCosts, expected_tokens
 from treeattn.cost_file import CostTables
-from treeattn.schedule import Fixed, sequoia_tree
+from treeattn.schedule import Fixed, Verdict, sequoia_tree
 from treeattn.schedule.acceptance import Acceptance
 from treeattn.schedule.recording import Recording, save_recordings
 from treeattn.schedule.replay import replay
-from treeattn.schedule.simulate import Setting
+from treeattn.schedule.simulate import Setting, compare, trial_policy
 from treeattn.tree import DraftTree
 
 COSTS: dict[str, Any] = {
@@ -385,3 +385,17 @@ def test_bad_acceptance(rows: tuple[tuple[float, ...], ...], message: str) -> No
 def test_names_of_settings() -> None:
     names = [Setting("chain", 3, 2).name, Setting("tree", 8, 3).name, Setting("tree", 8).name]
     assert names == ["chain 2", "tree 8x3", "tree 8"]
+
+
+def test_where_no_setting_pays_the_trial_policy_is_off() -> None:
+    """Drafts that never come true: nothing is drafted, so nothing is lost."""
+    never = [None if tree is None else DraftTree([-9] * len(tree), tree.parents, tree.scores)
+             for tree in drafts()]  # fmt: skip
+    wrong = Recording("wrong", 10, tuple(range(len(never))), tuple(never))
+    tables = CostTables(
+        verify=tuple((rows, 512, 10.0 + rows) for rows in range(1, 65)), draft=((9, 64, 1.0),)
+    )
+    settings = [Setting("chain", 3), Setting("tree", 4, 2)]
+    _, policy = trial_policy([wrong], tables, settings, batch_size=1)
+    assert policy.verdict(1) == Verdict("off", 1, 0.0, 0.0, 1.0)
+    assert compare([wrong], tables, settings, batch_size=1).regret == 0.0

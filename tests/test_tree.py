@@ -27,6 +27,15 @@ def random_tree(seed: int, num_nodes: int, draws: str = "deterministic") -> Draf
     return DraftTree(rng.integers(0, 50, num_nodes), parents, scores, draws)
 
 
+def test_follow_walks_as_far_as_the_tree_holds_the_tokens() -> None:
+    tree = DraftTree([7, 3, 5, 3, 1, 4], [-1, 0, 0, 0, 1, 3])
+    assert tree.follow([]) == [0]
+    assert tree.follow([3, 1, 9]) == [0, 1, 4]
+    assert tree.follow([3, 4]) == [0, 1]  # of siblings with one token the first is taken
+    assert tree.follow([9, 3]) == [0]
+    assert DraftTree([], []).follow([1]) == []
+
+
 def test_fields_are_read_only_copies() -> None:
     parents = np.array(PARENTS, dtype=np.int64)
     tree = DraftTree(TOKENS, parents)

@@ -123,6 +123,22 @@ class DraftTree:
             ids.append(int(self.parents[ids[-1]]))
         return ids[::-1]
 
+    def follow(self, tokens: Sequence[int]) -> list[int]:
+        """Node ids from the root along `tokens`, as far as the tree holds them.
+
+        tokens: what comes after the root. Of siblings with one token the first is taken. Nothing
+        for a tree without nodes.
+        """
+        if len(self) == 0:
+            return []
+        path = [0]
+        for token in tokens:
+            following = [i for i in self.children(path[-1]) if self.tokens[i] == token]
+            if not following:
+                break
+            path.append(following[0])
+        return path
+
     def keep(self, mask: Sequence[bool] | npt.NDArray[np.bool_]) -> DraftTree:
         """The tree of the nodes whose `mask` [N] bool is set, in the same order.
 

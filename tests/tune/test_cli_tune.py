@@ -89,7 +89,7 @@ def test_tune_then_generate(
     assert {"report.md", "trials.csv"} <= {path.name for path in report.iterdir()}
     policy = Policy.load(out)
     assert list(policy.verdicts) == [1] and policy.drafter == "suffix"
-    assert policy.about["model"] == "tiny" and policy.about["dtype"] == "float32"
+    assert policy.about["model"].startswith("tiny, ") and policy.about["dtype"] == "float32"
 
     # Once more: all is known, and nothing changes.
     first = out.read_bytes()
@@ -114,7 +114,7 @@ def test_tune_then_generate(
 def test_generate_follows_the_policy(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fewer steps than with the nodes and shape that --policy takes the place of."""
+    """Fewer steps than without drafts."""
     file = tmp_path / "policy.json"
     verdict = Verdict("tree", 8, draft_ms=0.0, accepted=2.0, speedup=2.0)
     Policy({1: verdict}, CostTables(((8, 256, 1.0),)), "suffix").save(file)
@@ -123,7 +123,7 @@ def test_generate_follows_the_policy(
     steps = {}
     for name, options in {
         "one": ["--nodes", "1"],
-        "policy": ["--nodes", "1", "--policy", str(file)],
+        "policy": ["--policy", str(file)],
     }.items():
         assert main([*common, *options]) == 0
         steps[name] = json.loads(capsys.readouterr().out)["stats"]["steps"]
@@ -139,18 +139,35 @@ def test_generate_without_a_usable_policy(
         file.write_text(content)
     assert main(["generate", "abc", "--model", str(model), "--policy", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("treeattn generate: policy") and str(file) in error
+    assert error.startswith("treeattn generate: ") and f"policy {file}: " in error
     assert ("no such file" in error) == (content is None)
 
 
-def test_a_policy_of_another_drafter(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--drafter", "suffix"], "was tuned with --drafter lookup, got suffix"),
+        (["--dtype", "bfloat16"], "was tuned with --dtype float32, got bfloat16"),
+        (["--nodes", "4"], "--policy decides what --nodes would, got both"),
+        (["--chain"], "--policy decides what --tree or --chain would, got both"),
+        ([], None),  # the policy's drafter is the default
+    ],
+)
+def test_what_goes_with_a_policy(
+    options: list[str],
+    words: str | None,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "policy.json"
     verdict = Verdict("off", 1, draft_ms=0.0, accepted=0.0, speedup=1.0)
-    Policy({1: verdict}, CostTables(((1, 1, 1.0),)), "lookup").save(file)
-    assert main(["generate", "abc", "--model", str(model), "--policy", str(file)]) == 2
-    assert "made for the drafter 'lookup', got drafter 'suffix'" in capsys.readouterr().err
+    costs = CostTables(((1, 1, 1.0),))
+    Policy({1: verdict}, costs, "lookup", about={"dtype": "float32"}).save(file)
+    common = ["generate", "abc", "--model", str(model), "--max-new-tokens", "3"]
+    status = main([*common, "--policy", str(file), *options])
+    assert status == (0 if words is None else 2)
+    assert words is None or words in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("must_not_load")
@@ -167,6 +184,8 @@ def test_a_policy_of_another_drafter(
         (["--max-new-tokens", "0"], "max_new_tokens must be >= 1, got 0"),
         (["--max-step-ms", "-1"], "max_step_ms must be > 0, got -1.0"),
         (["--prompts", "no/such.json"], "--prompts no/such.json must be a JSON file: "),
+        (["--out", "no/such/policy.json"], "--out no/such/policy.json must lie in a folder"),
+        (["--report", __file__], "must be a folder, it is a file"),
     ],
 )
 def test_bad_options(
@@ -273,9 +292,13 @@ def test_the_prompts_that_come_with_the_package() -> None:
 
 
 def test_ctrl_c(
-    model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit status 130, and what was measured is kept."""
+    """Exit status 130, and what was measured is kept; it says where."""
 
     def interrupted(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
@@ -284,4 +307,5 @@ def test_ctrl_c(
     monkeypatch.setattr(run_module, "draft_costs", interrupted)
     assert tune(model, prompts, tmp_path / "policy.json") == 130
     assert (tmp_path / "policy.json.measured").read_text().count('["steps", ') == 1
+    assert f"goes on from {tmp_path / 'policy.json.measured'}" in capsys.readouterr().err
     assert not (tmp_path / "policy.json").exists()

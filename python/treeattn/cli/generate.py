@@ -11,21 +11,27 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from treeattn.cli.model import load_decoder, make_drafter
+from treeattn.schedule import Policy
 
 if TYPE_CHECKING:
     from treeattn.decoder import Decoder
+
+DEFAULT_NODES = 16
 
 
 def run(args: argparse.Namespace) -> int:
     """Load the model and decode: text as it comes, or one JSON object at the end."""
     prompt = args.prompt if args.file is None else args.file.read_text(encoding="utf-8")
+    policy = _policy(args)
+    if args.drafter is None:
+        args.drafter = "suffix" if policy is None else policy.drafter
     decoder = load_decoder(args)
     options = {
         "max_new_tokens": args.max_new_tokens,
         "drafter": make_drafter(args, decoder),
-        "num_nodes": args.nodes,
-        "shape": args.shape,
-        "policy": args.policy,
+        "num_nodes": args.nodes or DEFAULT_NODES,
+        "shape": args.shape or "tree",
+        "policy": policy,
         "rule": args.rule or ("greedy" if args.temperature == 0 else "target"),
         "temperature": args.temperature,
         "top_k": args.top_k,
@@ -37,6 +43,26 @@ def run(args: argparse.Namespace) -> int:
     else:
         _stream(decoder, prompt, options | {"seed": args.seed})
     return 0
+
+
+def _policy(args: argparse.Namespace) -> Policy | None:
+    """The policy of `--policy`, if what else is asked for goes with it."""
+    if args.policy is None:
+        return None
+    if not args.policy.is_file():
+        raise ValueError(f"--policy {args.policy}: no such file")
+    for option, value in (("--nodes", args.nodes), ("--tree or --chain", args.shape)):
+        if value is not None:
+            raise ValueError(f"--policy decides what {option} would, got both")
+    policy = Policy.load(args.policy)
+    tuned = policy.about.get("dtype", args.dtype)
+    if args.dtype != tuned:
+        raise ValueError(f"--policy {args.policy} was tuned with --dtype {tuned}, got {args.dtype}")
+    if args.drafter not in (None, policy.drafter):
+        raise ValueError(
+            f"--policy {args.policy} was tuned with --drafter {policy.drafter}, got {args.drafter}"
+        )
+    return policy
 
 
 def _print_json(decoder: Decoder, prompt: str, options: Mapping[str, Any]) -> None:

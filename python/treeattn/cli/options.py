@@ -68,15 +68,14 @@ def add_generate(commands: Any) -> None:
     _add_model_options(parser)
     parser.add_argument(
         "--drafter",
-        default="suffix",
         metavar="none|lookup|suffix|layer_skip|eagle|PATH",
-        help="where drafts come from; PATH is a smaller model (default: suffix)",
+        help="where drafts come from; PATH is a smaller model (default: the policy's, or suffix)",
     )
     _add_draft_head(parser, "the head that --drafter eagle drafts with")
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--tree", dest="shape", action="store_const", const="tree", default="tree")
+    shape.add_argument("--tree", dest="shape", action="store_const", const="tree")
     shape.add_argument("--chain", dest="shape", action="store_const", const="chain")
-    parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft with its root")
+    parser.add_argument("--nodes", type=int, help="nodes of a draft with its root (default: 16)")
     parser.add_argument(
         "--policy",
         type=Path,
@@ -121,7 +120,7 @@ def add_tune(commands: Any) -> None:
     parser.add_argument(
         "--batch-sizes", default="1,4", metavar="N,...", help="what to tune for (default: 1,4)"
     )
-    parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="per prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=24, metavar="N", help="per prompt")
     parser.add_argument(
         "--max-step-ms",
         type=float,

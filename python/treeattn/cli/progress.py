@@ -7,6 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+
+AT_ONCE = 0.05  # seconds; what took no longer was known already, and tells nothing of the pace
 
 
 @contextmanager
@@ -40,19 +43,23 @@ def progress(total: int, *, log: bool = False) -> Iterator[Callable[[str], None]
 
 
 class _Lines:
-    """A line per part, with the time left at the present pace."""
+    """A line per part, with the time left at the pace of the parts that took any."""
 
     def __init__(self, total: int, begin: str = "", end: str = "\n") -> None:
         self._total = total
         self._begin, self._end = begin, end
         self._begun = 0
-        self._start = time.monotonic()
+        self._starts: list[float] = [time.monotonic()]
 
     def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        took = [end - start for start, end in pairwise([*self._starts[1:], now])]
+        done = [seconds for seconds in took if seconds > AT_ONCE]
         eta = ""
-        if self._begun:
-            pace = (time.monotonic() - self._start) / self._begun
-            eta = f" (about {pace * (self._total - self._begun):.0f} s left)"
+        if done:
+            left = sum(done) / len(done) * (self._total - self._begun)
+            eta = f" (about {left:.0f} s left)"
         self._begun += 1
+        self._starts.append(now)
         line = f"{self._begin}[{self._begun}/{self._total}] {text}{eta}"
         print(line, end=self._end, file=sys.stderr, flush=True)

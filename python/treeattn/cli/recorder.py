@@ -47,7 +47,7 @@ def pictures(
         return text or tokenizer.vocabulary.get(token, "")  # a special token has no text
 
     for length, tree in trees.items():
-        accepted = _accepted_path(tree, sequence[length:])
+        accepted = tree.follow(sequence[length:])
         bonus = length + len(accepted) - 1
         if bonus >= len(sequence):
             continue
@@ -65,14 +65,3 @@ def telling(picture: Picture) -> tuple[bool, int, int]:
     """How much a picture shows: first that it branches, then accepted tokens, then branches."""
     num_leaves = len(picture.parents) - len({p for p in picture.parents if p >= 0})
     return num_leaves > 1, len(picture.accepted), num_leaves
-
-
-def _accepted_path(tree: DraftTree, emitted: Sequence[int]) -> list[int]:
-    """Node ids, root first, that hold what was emitted; siblings with one token: the first."""
-    path = [0]
-    for token in emitted:
-        following = [i for i in tree.children(path[-1]) if int(tree.tokens[i]) == token]
-        if not following:
-            break
-        path.append(following[0])
-    return path

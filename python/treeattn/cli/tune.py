@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import platform
+import sys
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +37,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--drafter must be one of {', '.join(TUNED_DRAFTERS)} or a path, got {args.drafter}"
         )
+    out: Path = args.out
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out {out} must lie in a folder that exists")
+    if args.report is not None and args.report.exists() and not args.report.is_dir():
+        raise ValueError(f"--report {args.report} must be a folder, it is a file")
     entries = _entries(args.prompts)
     task = Task(
         drafter=args.drafter,
@@ -46,16 +52,20 @@ def run(args: argparse.Namespace) -> int:
         about=_about(args, entries),
     )
     decoder = load_decoder(args)
-    out: Path = args.out
+    kept = out.with_name(out.name + ".measured")
     tuner = Tuner(
         decoder,
         _drafter(args, decoder),
         _prompts(decoder, entries),
         task,
-        Measured(out.with_name(out.name + ".measured"), {**task.about, **_asked(task)}),
+        Measured(kept, {**task.about, **_asked(task)}),
     )
-    with progress(tuner.most_parts, log=True) as advance:
-        tuned = replace(tuner, advance=advance).run()
+    try:
+        with progress(tuner.most_parts, log=True) as advance:
+            tuned = replace(tuner, advance=advance).run()
+    except KeyboardInterrupt:
+        print(f"stopped; the same command goes on from {kept}", file=sys.stderr)
+        raise
     tuned.policy.save(out)
     if args.report is not None:
         write_report(args.report, tuned, tuner.prompts)
@@ -74,13 +84,28 @@ def _about(args: argparse.Namespace, entries: list[dict[str, Any]]) -> dict[str,
     return {
         "treeattn": _library.package_version(),
         "torch": torch.__version__,
-        "model": model.name,
+        "model": f"{model.name}, {_size(model)} bytes",
         "dtype": args.dtype,
         "draft_head": None if args.draft_head is None else args.draft_head.name,
-        "machine": platform.machine(),
+        "machine": _cpu_name(),
         "threads": torch.get_num_threads(),
         "prompts": hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16],
     }
+
+
+def _size(model: Path) -> int:
+    files = model.rglob("*.safetensors") if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files)
+
+
+def _cpu_name() -> str:
+    """As Linux has it, or the kind of machine elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _entries(file: Path | None) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ class Options:
 
     def _check_rule(self) -> None:
         rule = self.sampling.rule
-        if rule == "block" and self.shape != "chain":
+        if rule == "block" and self.policy is None and self.shape != "chain":
             raise ValueError(f"rule block verifies chains: shape must be chain, got {self.shape!r}")
         draws = isinstance(self.drafter, DrawsTokens) or self.drafter in ("none", "layer_skip")
         if self.sampling.draws is not None and not draws:

@@ -74,23 +74,15 @@ class LearnedAcceptance:
         self.said *= self._keep
         self.seen *= self._keep
         self.tries *= self._keep
-        node, path, tried = 0, [0], []
-        for token in emitted:
-            children = np.flatnonzero(tree.parents == node)
-            if len(children) == 0:
-                break
-            tried.append(children)
-            self.tries[min(int(tree.depths[node]), DEPTHS - 1)] += 1
-            matching = children[tree.tokens[children] == token]
-            if len(matching) == 0:
-                break
-            node = int(matching[0])
-            path.append(node)
-        nodes = np.concatenate(tried) if tried else np.empty(0, dtype=np.int64)
+        path = tree.follow(emitted)
+        tried = path[: len(emitted)]  # what comes after the last one is not known yet
+        nodes = np.flatnonzero(np.isin(tree.parents, tried))
+        parents = np.unique(tree.parents[nodes])
+        np.add.at(self.tries, np.minimum(tree.depths[parents], DEPTHS - 1), 1)
         cells = _cells(tree, nodes)
         np.add.at(self.said, cells, _below_parent(tree)[nodes])
         np.add.at(self.seen, cells, np.isin(nodes, path))
-        return len(path) - 1
+        return max(0, len(path) - 1)
 
     @property
     def trust(self) -> FloatArray:

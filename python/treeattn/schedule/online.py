@@ -99,6 +99,12 @@ class Fixed:
     max_nodes: int
     shape: str = "tree"
 
+    def __post_init__(self) -> None:
+        if self.max_nodes < 1:
+            raise ValueError(f"max_nodes must be >= 1, the root counts; got {self.max_nodes}")
+        if self.shape not in ("tree", "chain"):
+            raise ValueError(f"shape must be tree or chain, got {self.shape!r}")
+
     def max_requests(self, max_rows: int) -> int:
         return max(1, max_rows // self.max_nodes)
 
@@ -166,11 +172,11 @@ class Online:
     chains_only: bool = False
     drawn: bool = False
     device: torch.device | str = "cpu"
-    _known: dict[int, _Known] = field(default_factory=dict)
+    _known: dict[int, _Known] = field(init=False, default_factory=dict)
     # Of the present step: its requests, and what one token of theirs costs without drafts.
-    _batch_size: int = 0
-    _longest: int = 0
-    _token_ms: float = 0.0
+    _batch_size: int = field(init=False, default=0)
+    _longest: int = field(init=False, default=0)
+    _token_ms: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         costs = self.policy.costs.costs

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ class Verdict:
                 f"num_nodes must be a whole number >= 1, the root counts; got {self.num_nodes!r}"
             )
         for name in ("draft_ms", "accepted", "speedup"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a number >= 0, got {value!r}")
 
     @property
     def gain(self) -> float:
@@ -72,6 +74,11 @@ class Policy:
             raise ValueError(
                 f"verdicts must be given for batch sizes >= 1, got {sorted(self.verdicts)}"
             )
+        if not isinstance(self.drafter, str):
+            raise ValueError(f"drafter must be a name, got {self.drafter!r}")
+        for name in ("learned", "about"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(f"{name} must be an object, got {getattr(self, name)!r}")
         if self.max_step_ms is not None and not self.max_step_ms > 0:
             raise ValueError(f"max_step_ms must be > 0, got {self.max_step_ms}")
         self.fresh()  # what was learned is checked as well
@@ -123,13 +130,25 @@ class Policy:
             if name not in data:
                 raise ValueError(f"a policy must have {name}, got {', '.join(data)}")
         return cls(
-            verdicts={int(size): Verdict(**entry) for size, entry in data["verdicts"].items()},
+            verdicts=_verdicts(data["verdicts"]),
             costs=CostTables.from_json(data["costs"]),
             drafter=data["drafter"],
             learned=data.get("learned", {}),
             max_step_ms=data.get("max_step_ms"),
             about=data.get("about", {}),
         )
+
+
+def _verdicts(data: Any) -> dict[int, Verdict]:
+    names = [field.name for field in fields(Verdict)]
+    if not isinstance(data, Mapping):
+        raise ValueError(f"verdicts must be given by batch size, got {data!r:.80}")
+    for size, entry in data.items():
+        if not size.isdigit():
+            raise ValueError(f"verdicts must be given by batch size, got {size!r}")
+        if not isinstance(entry, Mapping) or sorted(entry) != sorted(names):
+            raise ValueError(f"verdicts[{size}] must have {', '.join(names)}, got {[*entry]}")
+    return {int(size): Verdict(**entry) for size, entry in data.items()}
 
 
 def _readable(data: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from treeattn.cost import path_probs
+from treeattn.schedule.learned import LearnedAcceptance
 from treeattn.tree import DraftTree
 
 VERSION = 1
@@ -49,6 +51,18 @@ class Recording:
     def from_json(cls, data: Mapping[str, Any]) -> Recording:
         drafts = (None if tree is None else _tree_from_json(tree) for tree in data["drafts"])
         return cls(data["name"], data["context"], tuple(data["tokens"]), tuple(drafts))
+
+
+def taught(recordings: Sequence[Recording]) -> dict[str, Any]:
+    """What the drafts of all positions teach, nothing forgotten: `Policy.learned`."""
+    learned = LearnedAcceptance(half_life=math.inf)
+    for recording in recordings:
+        for at, draft in enumerate(recording.drafts):
+            if draft is not None:
+                levels = int(draft.depths.max(initial=0))
+                learned.observe(draft, recording.tokens[at : at + 1 + levels])
+    names = ("said", "seen", "tries")
+    return {name: np.round(getattr(learned, name), 2).tolist() for name in names}
 
 
 def save_recordings(path: Path, recordings: Sequence[Recording], about: Mapping[str, Any]) -> None:

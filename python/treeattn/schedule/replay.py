@@ -34,6 +34,15 @@ class Replayed:
     rows: int = 0
     ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
+    def add(self, other: Replayed) -> None:
+        self.tokens += other.tokens
+        self.steps += other.steps
+        self.rounds += other.rounds
+        self.accepted += other.accepted
+        self.rows += other.rows
+        for phase, ms in other.ms.items():
+            self.ms[phase] += ms
+
     @property
     def total_ms(self) -> float:
         return sum(self.ms.values())
@@ -133,7 +142,7 @@ def _step(
     total.rounds += 1
     for run, tree in zip(runs, trees, strict=True):
         following = run.recording.tokens[run.at : run.at + len(tree)]
-        accepted = _matching(tree, following)
+        accepted = len(tree.follow(following)) - 1
         emitted = following[: accepted + 1]
         total.steps += 1
         total.accepted += min(accepted, len(emitted) - 1)
@@ -173,17 +182,6 @@ def _draft_ms(costs: StepCosts, drafts: Sequence[DraftTree]) -> float:
         width = sum(int(np.count_nonzero(tree.depths == level - 1)) for tree in drafts)
         total += float(costs.draft.along([level], [max(1, width)])[0])
     return total
-
-
-def _matching(tree: DraftTree, following: Sequence[int]) -> int:
-    """How many of the tokens `following` the root the tree holds."""
-    node = 0
-    for count, token in enumerate(following):
-        found = [child for child in tree.children(node) if tree.tokens[child] == token]
-        if not found:
-            return count
-        node = found[0]
-    return len(following)
 
 
 def _root() -> DraftTree:

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from treeattn.cost_file import CostTables
-from treeattn.schedule.learned import LearnedAcceptance
 from treeattn.schedule.online import Fixed, Online, Schedule
 from treeattn.schedule.policy import Policy, Verdict
-from treeattn.schedule.recording import Recording
+from treeattn.schedule.recording import Recording, taught
 from treeattn.schedule.replay import NotMeasured, Replayed, replay
 from treeattn.tree import DraftTree
 
 TRIAL_SHARE = 4  # one in so many recordings is what a policy is made from
 HOPE = 2.0  # the speed-up that a policy is tried with
-LONG = 1e6  # steps in which nothing is forgotten
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def trial_policy(
     Raises ValueError where the tables know none of the settings.
     """
     trial = recordings[: -(-len(recordings) // TRIAL_SHARE)]
-    learned = _learned(trial)
+    learned = taught(trial)
     plain = _replay(trial, PLAIN.schedule, tables, batch_size)
     found: list[tuple[Setting, Policy]] = []
     for shape in ("tree", "chain"):
@@ -173,6 +171,8 @@ def trial_policy(
             )
             if best is not None and verdict.speedup < best[1].verdict(batch_size).speedup:
                 break
+            if verdict.speedup <= 1.0:
+                verdict = Verdict("off", 1, 0.0, 0.0, 1.0)
             best = setting, replace(policy, verdicts={batch_size: verdict})
         if best is not None:
             found.append(best)
@@ -182,17 +182,6 @@ def trial_policy(
             + ", ".join(setting.name for setting in settings)
         )
     return max(found, key=lambda entry: entry[1].verdict(batch_size).speedup)
-
-
-def _learned(recordings: Sequence[Recording]) -> dict[str, list[list[float]]]:
-    """What was said and seen at every position, as `Policy.learned`."""
-    learned = LearnedAcceptance(half_life=LONG)
-    for recording in recordings:
-        for at, tree in enumerate(recording.drafts):
-            if tree is not None:
-                levels = int(tree.depths.max(initial=0))
-                learned.observe(tree, recording.tokens[at : at + 1 + levels])
-    return {"said": learned.said.tolist(), "seen": learned.seen.tolist()}
 
 
 def _run(

@@ -33,25 +33,26 @@ def replayed(
     costs = tuned.policy.costs
     total = Replayed()
     for start in range(0, len(chosen), batch_size):
-        done = replay(
-            chosen[start : start + batch_size],
-            schedule,
-            costs.costs,
-            batch_size=batch_size,
-            max_context=costs.max_context,
+        total.add(
+            replay(
+                chosen[start : start + batch_size],
+                schedule,
+                costs.costs,
+                batch_size=batch_size,
+                max_context=costs.max_context,
+            )
         )
-        for name in ("tokens", "steps", "rounds", "accepted", "rows"):
-            setattr(total, name, getattr(total, name) + getattr(done, name))
-        for phase, ms in done.ms.items():
-            total.ms[phase] += ms
     return total
 
 
 def predicted(tuned: Tuned, trial: Trial) -> float:
     """The speed-up that the cost tables and the recorded drafts promise."""
-    schedule: Schedule = Fixed(trial.setting.num_nodes, trial.setting.shape)
-    if trial.setting.shape == "policy":
-        schedule = Online(tuned.policy, ROWS[-1])
+    setting = trial.setting
+    schedule: Schedule = (
+        Online(tuned.policy, ROWS[-1])
+        if setting.shape == "policy"
+        else Fixed(setting.num_nodes, setting.shape)
+    )
     plain = replayed(tuned, Fixed(1), trial.batch_size)
     return plain.total_ms / replayed(tuned, schedule, trial.batch_size).total_ms
 

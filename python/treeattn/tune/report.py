@@ -21,6 +21,7 @@ from treeattn.tune.run import Prompt, Tuned
 from treeattn.tune.trials import PHASES
 
 BUDGETS = (2, 4, 8, 16, 32)
+MUCH_NOISE = 0.1  # of plain decoding against itself
 COLUMNS = (
     "batch",
     "setting",
@@ -73,7 +74,7 @@ def summary(tuned: Tuned) -> str:
             if (trial := found.best(shape)) is not None
         ]
         excess, hindsight = regret(tuned, batch_size)
-        parts = (
+        parts: tuple[str, ...] = (
             f"batch {batch_size}: **{verdict.shape}**",
             ", ".join(best) or "no draft keeps the latency bound",
             f"policy {overall(tuned.last[batch_size]):.2f}x",
@@ -81,6 +82,8 @@ def summary(tuned: Tuned) -> str:
             f"replayed, the policy takes {100 * excess:+.1f}% more time than the best fixed "
             f"setting in hindsight ({hindsight})",
         )
+        if found.noise > MUCH_NOISE:
+            parts += ("too busy a machine to tell: remove what was measured, and run again",)
         lines.append("; ".join(parts))
     return "\n".join(f"- {line}" for line in lines)
 

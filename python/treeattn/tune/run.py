@@ -12,8 +12,8 @@ import numpy as np
 
 from treeattn.cost_file import CostTables
 from treeattn.decoder import Decoder, Drafter
-from treeattn.schedule import LearnedAcceptance, Online, Policy, Verdict
-from treeattn.schedule.recording import Recording
+from treeattn.schedule import Online, Policy, Verdict
+from treeattn.schedule.recording import Recording, taught
 from treeattn.schedule.replay import replay
 from treeattn.tune.costs import draft_costs, step_costs
 from treeattn.tune.record import record
@@ -99,7 +99,7 @@ class Tuner:
     def run(self) -> Tuned:
         costs = self._costs()
         recordings = {value: self._recordings(value) for value in TEMPERATURES}
-        learned = _learned(recordings[0.0])
+        learned = taught(recordings[0.0])
         deepest = _deepest(recordings[0.0])
         found = {size: self._search(size, costs, deepest) for size in self.task.batch_sizes}
         policy = self._policy(costs, learned, found)
@@ -284,17 +284,3 @@ def _deepest(recordings: Sequence[Recording]) -> int:
     return max(
         (int(draft.depths.max(initial=0)) for draft in drafts if draft is not None), default=0
     )
-
-
-def _learned(recordings: Sequence[Recording]) -> dict[str, Any]:
-    """What the recorded drafts teach, nothing forgotten."""
-    learned = LearnedAcceptance(half_life=float("inf"))
-    for recording in recordings:
-        for at, draft in enumerate(recording.drafts):
-            if draft is not None:
-                learned.observe(draft, recording.tokens[at:])
-    return {
-        "said": np.round(learned.said, 2).tolist(),
-        "seen": np.round(learned.seen, 2).tolist(),
-        "tries": np.round(learned.tries, 2).tolist(),
-    }
