@@ -388,9 +388,8 @@ def test_names_of_settings() -> None:
 
 
 def test_where_no_setting_pays_the_trial_policy_is_off() -> None:
-    """Drafts that never come true: nothing is drafted, so nothing is lost."""
-    never = [None if tree is None else DraftTree([-9] * len(tree), tree.parents, tree.scores)
-             for tree in drafts()]  # fmt: skip
+    """Drafts never come true."""
+    never = [tree and DraftTree([-9] * len(tree), tree.parents, tree.scores) for tree in drafts()]
     wrong = Recording("wrong", 10, tuple(range(len(never))), tuple(never))
     tables = CostTables(
         verify=tuple((rows, 512, 10.0 + rows) for rows in range(1, 65)), draft=((9, 64, 1.0),)
