@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ POLICY = Policy(
     max_step_ms=40.0,
     about={"model": 'a "model" [1,2]', "prompts": ["code", "[ 3 ,4]"], "seed": 0},
 )
-MISSING = object()
+MISSING = SimpleNamespace()  # its text, unlike an object's, is the same in every process
 
 
 def test_round_trip(tmp_path: Path) -> None:
