@@ -95,11 +95,14 @@ def test_cmake_compiles_for_the_archs_that_are_named(
     variable: str, text: str, tmp_path: Path
 ) -> None:
     nvcc, _ = build_options.find_nvcc(os.environ)
-    if nvcc is None or shutil.which("cmake") is None or shutil.which("ninja") is None:
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    cmake = shutil.which("cmake", path=tools)  # the environment's own: a system's may be too old
+    if nvcc is None or cmake is None or shutil.which("ninja", path=tools) is None:
         pytest.skip("needs nvcc, cmake and ninja")
-    command = ["cmake", "--preset", "cuda", "-B", tmp_path, "-DTREEATTN_MODULES=OFF"]
+    command = [cmake, "--preset", "cuda", "-B", tmp_path, "-DTREEATTN_MODULES=OFF"]
     command += [f"-DCMAKE_CUDA_COMPILER={nvcc}"]
     env = {name: os.environ[name] for name in os.environ if name != "TORCH_CUDA_ARCH_LIST"}
+    env["PATH"] = tools
     if variable == "TORCH_CUDA_ARCH_LIST":
         env[variable] = text
     else:

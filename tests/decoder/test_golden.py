@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.amx import without_amx
 from support.tiny import chain_logits
 from treeattn.decoder import Decoder
 
@@ -109,6 +110,7 @@ def test_prompts_as_text(decoder: Decoder) -> None:
         assert decoder.tokenizer.encode_prompt(user) == entry["prompt_ids"], entry["name"]
 
 
+@without_amx
 @pytest.mark.parametrize("variant", [Variant("none"), Variant("suffix")], ids=str)
 def test_bf16_stays_at_the_maximum(
     decoder: Decoder, bf16_decoder: Decoder, variant: Variant
@@ -122,6 +124,7 @@ def test_bf16_stays_at_the_maximum(
         assert (logits.amax(1) - chosen).max() <= 0.25, entry["name"]
 
 
+@without_amx
 def test_bf16_tree_equals_plain(bf16_decoder: Decoder) -> None:
     """Packed products and attention give a row the same bits however many rows there are."""
     if not bf16_decoder.model.head.packed:

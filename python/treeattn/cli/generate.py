@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     options = {
         "max_new_tokens": args.max_new_tokens,
         "drafter": make_drafter(args, decoder),
-        "num_nodes": args.nodes or DEFAULT_NODES,
+        "num_nodes": DEFAULT_NODES if args.nodes is None else args.nodes,
         "shape": args.shape or "tree",
         "policy": policy,
         "rule": args.rule or ("greedy" if args.temperature == 0 else "target"),
