@@ -13,7 +13,8 @@ from support.tuning import Clock, TimedSuffix, copying_prompts
 from treeattn.cost_file import CostTables
 from treeattn.decoder import Decoder, Generation, Stats, SuffixDraft
 from treeattn.schedule import Policy, Verdict
-from treeattn.tune.trials import PHASES, Setting, Trial, try_setting
+from treeattn.schedule.replay import PHASES
+from treeattn.tune.trials import Setting, Trial, try_setting
 
 SETTINGS = [Setting("chain", 6), Setting("tree", 6), Setting("off", 1), Setting("policy", 6)]
 POLICY = Policy(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from treeattn.schedule.recording import save_recordings
+from treeattn.schedule.replay import PHASES
 from treeattn.tune.analysis import (
     acceptance,
     overall,
@@ -18,7 +19,6 @@ from treeattn.tune.analysis import (
 )
 from treeattn.tune.plots import draw
 from treeattn.tune.run import Prompt, Tuned
-from treeattn.tune.trials import PHASES
 
 BUDGETS = (2, 4, 8, 16, 32)
 MUCH_NOISE = 0.1  # of plain decoding against itself

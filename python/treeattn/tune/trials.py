@@ -10,8 +10,7 @@ from typing import Any
 
 from treeattn.decoder import Decoder, Drafter, Generation
 from treeattn.schedule import Policy
-
-PHASES = ("draft", "verify", "accept", "remap")
+from treeattn.schedule.replay import PHASES
 
 
 @dataclass(frozen=True)
