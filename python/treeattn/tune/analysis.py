@@ -22,20 +22,18 @@ _CERTAIN = [[1e9] * RANKS for _ in range(DEPTHS)]  # as said, so seen
 _ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
 
 
-def replayed(
-    tuned: Tuned, schedule: Schedule, batch_size: int, recordings: Sequence[Recording] | None = None
-) -> Replayed:
-    """The greedy recordings, or some of them, decoded again at the measured costs.
+def replayed(tuned: Tuned, schedule: Schedule, batch_size: int) -> Replayed:
+    """The greedy recordings decoded again at the measured costs.
 
     As in the trials, one group of `batch_size` ends before the next begins.
     """
-    chosen = tuned.recordings[0.0] if recordings is None else recordings
+    recordings = tuned.recordings[0.0]
     costs = tuned.policy.costs
     total = Replayed()
-    for start in range(0, len(chosen), batch_size):
+    for start in range(0, len(recordings), batch_size):
         total.add(
             replay(
-                chosen[start : start + batch_size],
+                recordings[start : start + batch_size],
                 schedule,
                 costs.costs,
                 batch_size=batch_size,
@@ -57,9 +55,7 @@ def predicted(tuned: Tuned, trial: Trial) -> float:
     return plain.total_ms / replayed(tuned, schedule, trial.batch_size).total_ms
 
 
-def best_fixed(
-    tuned: Tuned, batch_size: int, recordings: Sequence[Recording] | None = None
-) -> tuple[str, float]:
+def best_fixed(tuned: Tuned, batch_size: int) -> tuple[str, float]:
     """The fixed setting that replays fastest, plain decoding among them, and its milliseconds."""
     settings = {"off": Fixed(1)}
     for shape, sizes in (("chain", CHAINS), ("tree", TREES)):
@@ -67,8 +63,7 @@ def best_fixed(
             if size <= RECORDED_NODES and size * batch_size <= ROWS[-1]:
                 settings[f"{shape}-{size}"] = Fixed(size, shape)
     times = {
-        name: replayed(tuned, schedule, batch_size, recordings).total_ms
-        for name, schedule in settings.items()
+        name: replayed(tuned, schedule, batch_size).total_ms for name, schedule in settings.items()
     }
     best = min(times, key=times.__getitem__)
     return best, times[best]
