@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treeattn.cli import simulate_plot
+from treeattn.cli.markdown import markdown_table
 from treeattn.schedule.replay import PHASES
 from treeattn.schedule.simulate import Comparison, Outcome
 
@@ -134,7 +135,7 @@ def markdown(
     parts += ["", *(f"- {note}" for note in notes), "", summary(cases), ""]
     parts += [f"![Speed-up against plain decoding]({picture})"] if picture else [str(missing)]
     for case in cases:
-        parts += ["", f"## {case.title}", "", _table(HEADER, _cells(case)), ""]
+        parts += ["", f"## {case.title}", "", markdown_table(HEADER, _cells(case)), ""]
         parts += [*(f"- {line}" for line in case.left_out), f"- {case.verdict}"]
     return "\n".join(parts) + "\n"
 
@@ -165,7 +166,7 @@ def summary(cases: Sequence[Case]) -> str:
                     f"{result.regret:.1%}",
                 )
 
-    return _table(header, cells())
+    return markdown_table(header, cells())
 
 
 def _cells(case: Case) -> Iterator[tuple[str, ...]]:
@@ -194,8 +195,3 @@ def _columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         )
         for row in table
     )
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

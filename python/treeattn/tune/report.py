@@ -7,6 +7,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from treeattn.cli.markdown import markdown_table
 from treeattn.schedule.recording import save_recordings
 from treeattn.schedule.replay import PHASES
 from treeattn.tune.analysis import (
@@ -51,7 +52,7 @@ def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
         summary(tuned),
         str(tuned.policy.about["repeatability"]),
         "## Trials\n\nEach against plain decoding in between, on the same prompts. `predicted` is "
-        "from the cost tables and the recorded drafts.\n\n" + _table(COLUMNS, rows),
+        "from the cost tables and the recorded drafts.\n\n" + markdown_table(COLUMNS, rows),
         _by_prompt(tuned, prompts),
         _rows_and_time(tuned),
         _pruning(tuned),
@@ -114,7 +115,7 @@ def _by_prompt(tuned: Tuned, prompts: Sequence[Prompt]) -> str:
         indices = [index for index, prompt in enumerate(prompts) if prompt.kind == kind]
         rows.append((f"all {kind}", kind, f"{overall(tuned.last[1], indices):.2f}"))
     rows.append(("all", "", f"{overall(tuned.last[1]):.2f}"))
-    return "## The policy, prompt by prompt, batch 1\n\n" + _table(
+    return "## The policy, prompt by prompt, batch 1\n\n" + markdown_table(
         ("prompt", "kind", "against plain"), rows
     )
 
@@ -131,7 +132,7 @@ def _rows_and_time(tuned: Tuned) -> str:
     return (
         "## Verify time against rows kept\n\nRows that are pruned are dropped, not masked: a step "
         "takes what the rows left take, along this measured staircase.\n\n"
-        + _table(("rows", *(f"ms, context {context}" for context in contexts)), rows)
+        + markdown_table(("rows", *(f"ms, context {context}" for context in contexts)), rows)
     )
 
 
@@ -151,7 +152,7 @@ def _pruning(tuned: Tuned) -> str:
     return (
         "## What pruning saves, place by place\n\nThe recorded drafts replayed at the measured "
         "costs. What is pruned while drafting shows in the trials' draft times.\n\n"
-        + _table(("batch", "pruned", "rows/step", "tokens/step", "ms/token"), rows)
+        + markdown_table(("batch", "pruned", "rows/step", "tokens/step", "ms/token"), rows)
     )
 
 
@@ -160,7 +161,7 @@ def _restore(tuned: Tuned) -> str:
         (name, f"{1000 * found['ms']:.1f}", f"{found['rows_moved']:.0f}")
         for name, found in tuned.restore.items()
     ]
-    return "## Time to restore the KV cache\n\n" + _table(
+    return "## Time to restore the KV cache\n\n" + markdown_table(
         ("where the accepted path lies", "us, all layers", "rows moved per layer"), rows
     )
 
@@ -177,10 +178,5 @@ def _temperatures(tuned: Tuned) -> str:
     return (
         "## Acceptance at equal budget\n\nDraft tokens accepted per step by a chain and a tree of "
         "as many nodes, as temperature rises (rule `target`, seeded).\n\n"
-        + _table(("nodes", "shape", *(f"T = {value}" for value in tuned.recordings)), rows)
+        + markdown_table(("nodes", "shape", *(f"T = {value}" for value in tuned.recordings)), rows)
     )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
