@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.eagle import related_weights, target_features
-from support.tiny import CONFIG, plain
+from support.tiny import CONFIG, LLAMA_CONFIG, plain
 from torch import Tensor
 from treeattn.decoder import Decoder, Request
 
@@ -34,20 +34,7 @@ def target(tmp_path: Path) -> Path:
 
     folder = tmp_path / "target"
     folder.mkdir()
-    fields = {
-        "architectures": [CONFIG.architecture],
-        "vocab_size": CONFIG.vocab_size,
-        "hidden_size": CONFIG.hidden_size,
-        "intermediate_size": CONFIG.intermediate_size,
-        "num_hidden_layers": CONFIG.num_layers,
-        "num_attention_heads": CONFIG.num_qo_heads,
-        "num_key_value_heads": CONFIG.num_kv_heads,
-        "head_dim": CONFIG.head_dim,
-        "max_position_embeddings": CONFIG.max_position,
-        "rms_norm_eps": CONFIG.rms_eps,
-        "rope_theta": CONFIG.rope_theta,
-    }
-    (folder / "config.json").write_text(json.dumps(fields))
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
     save_file(related_weights()[0], folder / "model.safetensors")
     return folder
 

@@ -40,6 +40,21 @@ CONFIG = ModelConfig(
     eos_ids=(),
 )
 
+# The same as a checkpoint's config.json has it.
+LLAMA_CONFIG = {
+    "architectures": [CONFIG.architecture],
+    "vocab_size": CONFIG.vocab_size,
+    "hidden_size": CONFIG.hidden_size,
+    "intermediate_size": CONFIG.intermediate_size,
+    "num_hidden_layers": CONFIG.num_layers,
+    "num_attention_heads": CONFIG.num_qo_heads,
+    "num_key_value_heads": CONFIG.num_kv_heads,
+    "head_dim": CONFIG.head_dim,
+    "max_position_embeddings": CONFIG.max_position,
+    "rms_norm_eps": CONFIG.rms_eps,
+    "rope_theta": CONFIG.rope_theta,
+}
+
 
 def tiny_decoder(
     *,

@@ -27,7 +27,7 @@ from treeattn.tune.state import Measured
 from treeattn.tune.trials import Setting, Trial
 
 from support.eagle import related_decoder, related_weights
-from support.tiny import CONFIG, char_tokenizer, plain
+from support.tiny import CONFIG, LLAMA_CONFIG, char_tokenizer, plain
 
 TICK = 0.125  # seconds; sums of it are exact, and so are its milliseconds
 TASK = Task("suffix", (1, 2), max_new_tokens=8, max_step_ms=None, seed=0, about={"model": "tiny"})
@@ -163,20 +163,7 @@ def save_checkpoint(folder: Path) -> Path:
     """`related_decoder` on disk, with a token per character."""
     torch_format = pytest.importorskip("safetensors.torch")
     folder.mkdir(parents=True)
-    config = {
-        "architectures": [CONFIG.architecture],
-        "vocab_size": CONFIG.vocab_size,
-        "hidden_size": CONFIG.hidden_size,
-        "intermediate_size": CONFIG.intermediate_size,
-        "num_hidden_layers": CONFIG.num_layers,
-        "num_attention_heads": CONFIG.num_qo_heads,
-        "num_key_value_heads": CONFIG.num_kv_heads,
-        "head_dim": CONFIG.head_dim,
-        "max_position_embeddings": CONFIG.max_position,
-        "rms_norm_eps": CONFIG.rms_eps,
-        "rope_theta": CONFIG.rope_theta,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
     torch_format.save_file(related_weights()[0], folder / "model.safetensors")
     char_tokenizer(CONFIG.vocab_size)._backend.save(str(folder / "tokenizer.json"))
     return folder
