@@ -81,6 +81,66 @@ def test_more_requests_than_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most == 2
 
 
+@pytest.mark.parametrize("max_new_tokens", [2, 5, 20])
+@pytest.mark.parametrize("num_nodes", [1, 2, 9])
+def test_nobody_waits_for_blocks_on_a_cache_made_for_the_call(
+    num_nodes: int, max_new_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step has all requests: prompts of 1 to 30 tokens, blocks of 4."""
+    batches: list[int] = []
+    verify = engine_module.verify_step
+
+    def spy(model, cache, drafter, requests, sampling, **options):  # type: ignore[no-untyped-def]
+        batches.append(len(requests))
+        verify(model, cache, drafter, requests, sampling, **options)
+
+    monkeypatch.setattr(engine_module, "verify_step", spy)
+    decoder = tiny_decoder()
+    assert decoder._cache is None
+    decoder.generate(
+        PROMPTS, max_new_tokens=max_new_tokens, drafter=Scripted(no_draft), num_nodes=num_nodes
+    )
+    assert batches == [len(PROMPTS)] * max_new_tokens
+
+
+def no_draft(request: Request) -> None:
+    return None
+
+
+@pytest.mark.parametrize("num_blocks", range(22, 40, 3))
+def test_whoever_joins_finds_room_for_its_first_step(
+    num_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the cache: nobody is set back by the step that follows an admission."""
+    truth = [plain(tiny_decoder(), prompt, 40) for prompt in PROMPTS]
+    joined_at_last_step: list[int] = []
+    admit, step = engine_module.Engine._admit, engine_module.Engine.step
+    set_back = engine_module.Engine._set_back_youngest
+
+    def spy_admit(self: engine_module.Engine) -> bool:
+        before = self.prefilling
+        admitted = admit(self)
+        if admitted and self.prefilling is not before and self.prefilling is not None:
+            joined_at_last_step.append(self.prefilling.seq)
+        return admitted
+
+    def spy_step(self: engine_module.Engine) -> None:
+        joined_at_last_step.clear()
+        step(self)
+
+    def spy_set_back(self: engine_module.Engine) -> None:
+        assert not joined_at_last_step
+        set_back(self)
+
+    monkeypatch.setattr(engine_module.Engine, "_admit", spy_admit)
+    monkeypatch.setattr(engine_module.Engine, "step", spy_step)
+    monkeypatch.setattr(engine_module.Engine, "_set_back_youngest", spy_set_back)
+    outs = tiny_decoder(num_blocks=num_blocks).generate(
+        PROMPTS, max_new_tokens=40, drafter=drafts(truth), num_nodes=12
+    )
+    assert [out.tokens for out in outs] == truth
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
 def test_prefill_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [plain(tiny_decoder(), prompt, 8) for prompt in PROMPTS]

@@ -87,10 +87,10 @@ class Engine:
         if not self.waiting or len(self.running) >= self.schedule.max_requests(MAX_ROWS):
             return False
         request = self.waiting[0]
-        # Leave the running requests the blocks that their next steps take.
-        headroom = sum(self._step_blocks(r) for r in [*self.running, request])
-        needed = self.cache.num_blocks_for(len(request.tokens)) + headroom
-        if self.running and needed > self.cache.pool.num_free:
+        # All of them together, with what the running requests have already.
+        needed = sum(map(self._step_blocks, [*self.running, request]))
+        owned = sum(len(self.cache.pool.block_table(running.seq)) for running in self.running)
+        if self.running and needed - owned > self.cache.pool.num_free:
             return False
         self.cache.pool.create(request.seq, request.tokens[:-1])
         self.prefilling = self.waiting.popleft()
@@ -98,7 +98,14 @@ class Engine:
         return True
 
     def _step_blocks(self, request: Request) -> int:
-        return self.cache.num_blocks_for(min(self.schedule.max_nodes, request.room)) + 1
+        """Blocks of a request while it verifies the largest tree, and one to grow into; never more
+        than it may ever need."""
+        most_nodes = self.schedule.max_nodes
+        now, ever = (
+            self.cache.num_blocks_for(tokens + most_nodes)
+            for tokens in (request.context, request.limit)
+        )
+        return min(now + 1, ever)
 
     def _prefill_chunk(self) -> int:
         """Read one chunk of the prompt; the request starts to run after the last one."""
