@@ -152,6 +152,7 @@ def trial(setting: Setting, speedup: float, typical: float | None = None) -> Tri
         rounds=4,
         drafted=6,
         accepted=4,
+        passes=0,
         seconds={"draft": 0.0, "verify": 1.0, "accept": 0.0, "remap": 0.0},
         plain_by_group=(speedup,),
         ratios=(speedup if typical is None else typical,),

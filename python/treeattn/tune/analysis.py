@@ -48,7 +48,7 @@ def predicted(tuned: Tuned, trial: Trial) -> float:
     setting = trial.setting
     schedule: Schedule = (
         Online(tuned.policy, ROWS[-1])
-        if setting.shape == "policy"
+        if setting.follows_policy
         else Fixed(setting.num_nodes, setting.shape)
     )
     plain = replayed(tuned, Fixed(1), trial.batch_size)

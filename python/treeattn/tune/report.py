@@ -56,6 +56,7 @@ def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
         _by_prompt(tuned, prompts),
         _rows_and_time(tuned),
         _pruning(tuned),
+        _drafting(tuned),
         _restore(tuned),
         _temperatures(tuned),
         pictures or "Pictures need matplotlib: pip install matplotlib.",
@@ -92,7 +93,8 @@ def summary(tuned: Tuned) -> str:
 def trial_rows(tuned: Tuned) -> Iterator[tuple[str, ...]]:
     """One row per trial, as in COLUMNS."""
     for batch_size, found in tuned.found.items():
-        for trial in (*found.trials, *tuned.last[batch_size]):
+        every_level = tuned.every_level.get(batch_size, ())
+        for trial in (*found.trials, *tuned.last[batch_size], *every_level):
             yield (
                 str(batch_size),
                 str(trial.setting),
@@ -151,8 +153,37 @@ def _pruning(tuned: Tuned) -> str:
             )
     return (
         "## What pruning saves, place by place\n\nThe recorded drafts replayed at the measured "
-        "costs. What is pruned while drafting shows in the trials' draft times.\n\n"
+        "costs.\n\n"
         + markdown_table(("batch", "pruned", "rows/step", "tokens/step", "ms/token"), rows)
+    )
+
+
+def _drafting(tuned: Tuned) -> str:
+    """What is saved where the drafter works level by level, decoded, not replayed."""
+    rows = []
+    for batch_size, every_level in tuned.every_level.items():
+        for name, trials in (
+            ("every level", every_level),
+            ("levels and branches that pay", tuned.last[batch_size]),
+        ):
+            rounds, steps = (sum(getattr(t, what) for t in trials) for what in ("rounds", "steps"))
+            rows.append(
+                (
+                    str(batch_size),
+                    name,
+                    f"{sum(trial.passes for trial in trials) / rounds:.2f}",
+                    f"{1000 * sum(trial.seconds['draft'] for trial in trials) / rounds:.2f}",
+                    f"{sum(trial.drafted + trial.steps for trial in trials) / rounds:.1f}",
+                    f"{sum(trial.tokens for trial in trials) / steps:.2f}",
+                    f"{overall(trials):.2f}",
+                )
+            )
+    columns = ("batch", "drafted", "passes/step", "draft ms/step", "rows/step", "tokens/step")
+    return "## What pruning saves while drafting\n\n" + (
+        "The policy decoding, its drafts stopped or not; passes are those of the drafter's "
+        "model.\n\n" + markdown_table((*columns, "against plain"), rows)
+        if rows
+        else "Nothing: this drafter gives a whole draft at once, or is not asked."
     )
 
 

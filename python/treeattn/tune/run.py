@@ -12,6 +12,7 @@ import numpy as np
 
 from treeattn.cost_file import CostTables
 from treeattn.decoder import Decoder, Drafter
+from treeattn.decoder.drafters import DraftsByLevel
 from treeattn.schedule import Online, Policy, Verdict
 from treeattn.schedule.recording import Recording, taught
 from treeattn.schedule.replay import replay
@@ -20,7 +21,7 @@ from treeattn.tune.record import record
 from treeattn.tune.restore import restore_ms
 from treeattn.tune.search import Found, most_trials, search
 from treeattn.tune.state import Measured
-from treeattn.tune.trials import Setting, Trial, try_setting
+from treeattn.tune.trials import EVERY_LEVEL, Setting, Trial, try_setting
 
 RECORDED_NODES = 48  # of the drafts that replays choose from
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -67,11 +68,13 @@ class Task:
 @dataclass(frozen=True)
 class Tuned:
     """What a report needs. recordings: by temperature. last: the policy's own trials, by batch
-    size, each repeated."""
+    size, each repeated; every_level: as many with drafts that are not stopped on their way, for
+    batch sizes at which a drafter that could be stopped is asked at all."""
 
     policy: Policy
     found: dict[int, Found]
     last: dict[int, tuple[Trial, ...]]
+    every_level: dict[int, tuple[Trial, ...]]
     recordings: dict[float, tuple[Recording, ...]]
     restore: dict[str, dict[str, float]]
 
@@ -93,7 +96,7 @@ class Tuner:
     @property
     def most_parts(self) -> int:
         """An upper bound of the calls of `advance`."""
-        each = most_trials() + POLICY_REPEATS
+        each = most_trials() + POLICY_REPEATS * (2 if self._stops_drafts else 1)
         return 3 + len(TEMPERATURES) + each * len(self.task.batch_sizes)
 
     def run(self) -> Tuned:
@@ -112,7 +115,11 @@ class Tuner:
         restore = self._part(
             "restore", "timing the way back of the KV cache", lambda: restore_ms(self.decoder)
         )
-        return Tuned(policy, found, last, recordings, restore)
+        stopped, every_level = (
+            {size: trials[shape] for size, trials in last.items() if shape in trials}
+            for shape in ("policy", EVERY_LEVEL)
+        )
+        return Tuned(policy, found, stopped, every_level, recordings, restore)
 
     def _part(self, key: str, text: str, measure: Callable[[], Any]) -> Any:
         self.advance(text if key not in self.measured else f"{text}: known")
@@ -202,16 +209,29 @@ class Tuner:
         )
         return Trial.from_json(data)
 
-    def _last(self, batch_size: int, policy: Policy) -> tuple[Trial, ...]:
-        return tuple(
-            self._trial(
-                batch_size,
-                Setting("policy", policy.verdict(batch_size).num_nodes),
-                f"batch {batch_size}: policy, repeat {repeat + 1}",
-                policy,
-            )
+    @property
+    def _stops_drafts(self) -> bool:
+        return isinstance(self.drafter, DraftsByLevel)
+
+    def _last(self, batch_size: int, policy: Policy) -> dict[str, tuple[Trial, ...]]:
+        """The policy's own trials by the setting's shape, in turns."""
+        verdict = policy.verdict(batch_size)
+        shapes = ["policy"]
+        if self._stops_drafts and verdict.shape != "off":
+            shapes.append(EVERY_LEVEL)
+        turns = [
+            {
+                shape: self._trial(
+                    batch_size,
+                    Setting(shape, verdict.num_nodes),
+                    f"batch {batch_size}: {shape}, repeat {repeat + 1}",
+                    policy,
+                )
+                for shape in shapes
+            }
             for repeat in range(POLICY_REPEATS)
-        )
+        ]
+        return {shape: tuple(turn[shape] for turn in turns) for shape in shapes}
 
     def _policy(
         self, costs: CostTables, learned: Mapping[str, Any], found: Mapping[int, Found]

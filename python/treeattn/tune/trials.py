@@ -4,34 +4,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
 from treeattn.decoder import Decoder, Drafter, Generation
+from treeattn.decoder.drafters import DraftsByLevel
 from treeattn.schedule import Policy
 from treeattn.schedule.replay import PHASES
+from treeattn.tune.passes import CountsPasses
+
+EVERY_LEVEL = "policy, every level"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """shape: "tree", "chain", "off" or "policy". num_nodes: of a draft, the root counted."""
+    """num_nodes: of a draft, the root counted.
+
+    shape: "tree", "chain", "off", "policy", or EVERY_LEVEL: the policy, but drafts are not stopped
+    on their way.
+    """
 
     shape: str
     num_nodes: int
 
+    @property
+    def follows_policy(self) -> bool:
+        return self.shape in ("policy", EVERY_LEVEL)
+
     def __str__(self) -> str:
-        return self.shape if self.shape in ("off", "policy") else f"{self.shape}-{self.num_nodes}"
+        alone = self.shape == "off" or self.follows_policy
+        return self.shape if alone else f"{self.shape}-{self.num_nodes}"
 
 
 @dataclass(frozen=True)
 class Trial:
     """Totals over the same prompts, without the time to read them.
 
-    steps: of the requests; rounds: of the batch, shared by its requests. seconds: of the setting,
-    by phase. plain_by_group: of each group of prompts that was decoded together, the seconds that
-    plain decoding in between took for as many tokens; ratios: those over the setting's own.
-    identical: whether the tokens are those of plain decoding.
+    steps: of the requests; rounds: of the batch, those of the request in each group that took most,
+    a little fewer than there were where requests join one after the other. passes: of the drafter's
+    model, where it drafts level by level. seconds: of the setting, by phase. plain_by_group: of
+    each group of prompts that was decoded together, the seconds that plain decoding in between took
+    for as many tokens; ratios: those over the setting's own. identical: whether the tokens are
+    those of plain decoding.
     """
 
     setting: Setting
@@ -41,6 +56,7 @@ class Trial:
     rounds: int
     drafted: int
     accepted: int
+    passes: int
     seconds: Mapping[str, float]
     plain_by_group: tuple[float, ...]
     ratios: tuple[float, ...]
@@ -85,14 +101,18 @@ def try_setting(
 ) -> Trial:
     """Decode every group of `batch_size` prompts twice: plainly and by `setting`, in turns.
 
-    Which goes first alternates, so that a machine that grows slower favours neither. policy: what
-    the shape "policy" follows.
+    Which goes first alternates, so that a machine that grows slower favours neither. policy: for
+    the settings that follow one.
     """
+    counted = CountsPasses(drafter) if isinstance(drafter, DraftsByLevel) else None
+    drafter = counted or drafter
     plain_options: dict[str, Any] = {"drafter": "none", "num_nodes": 1}
     if setting.shape == "off":
         options = plain_options
     elif setting.shape == "policy":
         options = {"drafter": drafter, "policy": policy}
+    elif policy is not None and setting.shape == EVERY_LEVEL:
+        options = {"drafter": drafter, "policy": unstopped(policy)}
     else:
         options = {"drafter": drafter, "num_nodes": setting.num_nodes, "shape": setting.shape}
     seconds = dict.fromkeys(PHASES, 0.0)
@@ -127,8 +147,14 @@ def try_setting(
         plain_by_group=tuple(plain_by_group),
         ratios=tuple(ratios),
         identical=identical,
+        passes=0 if counted is None else counted.passes,
         **counts,
     )
+
+
+def unstopped(policy: Policy) -> Policy:
+    """Without the costs of drafting: nothing then says that a level does not pay."""
+    return replace(policy, costs=replace(policy.costs, draft=()))
 
 
 def _num_tokens(outs: Sequence[Generation]) -> int:
