@@ -166,7 +166,7 @@ def _ceiling(
     """
     tries = []
     for _ in range(3):
-        timing = compare({"": Work(run)}, threads=threads, effort=effort)[""]
+        timing = compare({"": Work(run, warm=False)}, threads=threads, effort=effort)[""]
         spread = 1.0 - timing.best / timing.median
         rate = amount / timing.best / 1e3
         tries.append(Ceiling(rate, spread, timing.valid and rate >= least))

@@ -3,11 +3,13 @@
 
 Candidates are sampled in turn (A, B, C, A, B, C, ...) in blocks. A block counts only when other
 processes used less than MAX_OTHER_LOAD of the machine meanwhile. One thread is measured in CPU
-time of this process, which preemption does not touch; several threads in wall-clock time.
+time of this process, which preemption does not touch; several threads in wall-clock time. Short
+runs are sampled on warm caches, unless their data is to be cold.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -19,16 +21,23 @@ from bench import load
 
 MAX_OTHER_LOAD = 0.08
 MIN_SAMPLES = 3  # of quiet blocks, per candidate; fewer make the measurement invalid
-WARM_S = 0.02  # what takes longer than this is as warm as it gets after one run
+WARM_S = 0.02  # what takes longer than this leaves nothing in the caches that helps its next run
+UNTIMED_S = 0.004  # of runs before a sample; the last-level cache takes several to fill
 SAMPLE_S = 200e-6  # shorter runs are repeated within a sample: the clocks cost up to 1 us
 
 
 @dataclass(frozen=True)
 class Work:
-    """Something to time. `prepare` runs untimed before each single run."""
+    """Something to time. `prepare` runs untimed before each single run.
+
+    warm: the caches hold what the candidate itself left there, not what the one before it did:
+    untimed runs come before each sample of a run shorter than WARM_S. False where data is to be
+    cold, and where nobody else runs in between.
+    """
 
     run: Callable[[], object]
     prepare: Callable[[], object] | None = None
+    warm: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,20 +81,37 @@ def compare(works: Mapping[str, Work], *, threads: int, effort: Effort) -> dict[
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
     try:
-        repeats = {name: _warm_up(work, clock) for name, work in works.items()}
-        return summarise(_sample(works, repeats, clock, effort), list(works))
+        how = {name: _warm_up(work, clock) for name, work in works.items()}
+        return summarise(_sample(works, how, clock, effort), list(works))
     finally:
         torch.set_num_threads(before)
 
 
-def _warm_up(work: Work, clock: Callable[[], float]) -> int:
-    """Runs it, short ones twice, and says how many runs make up one sample."""
+@dataclass(frozen=True)
+class _Sampling:
+    """repeats: runs that make up one sample. untimed: runs before it."""
+
+    repeats: int
+    untimed: int
+
+
+def _warm_up(work: Work, clock: Callable[[], float]) -> _Sampling:
+    """Runs it, unless it is slow twice, and says how to sample it."""
     seconds = _timed(work, 1, clock)
-    if seconds < WARM_S:
-        seconds = _timed(work, 1, clock)
-    if work.prepare is not None:
-        return 1
-    return max(1, min(1000, round(SAMPLE_S / max(seconds, 1e-7))))
+    if seconds < 10 * WARM_S:  # the first run may have been slow for reasons of its own
+        seconds = min(seconds, _timed(work, 1, clock))
+    seconds = max(seconds, 1e-7)
+    repeats = untimed = 1
+    if work.prepare is None:
+        repeats = max(1, min(1000, round(SAMPLE_S / seconds)))
+        untimed = max(1, min(1000, math.ceil(UNTIMED_S / seconds)))
+    return _Sampling(repeats, untimed if work.warm and seconds < WARM_S else 0)
+
+
+def _sampled(work: Work, how: _Sampling, clock: Callable[[], float]) -> float:
+    for _ in range(how.untimed):
+        _timed(work, 1, clock)
+    return _timed(work, how.repeats, clock)
 
 
 def _timed(work: Work, repeats: int, clock: Callable[[], float]) -> float:
@@ -100,14 +126,14 @@ def _timed(work: Work, repeats: int, clock: Callable[[], float]) -> float:
 
 def _sample(
     works: Mapping[str, Work],
-    repeats: Mapping[str, int],
+    how: Mapping[str, _Sampling],
     clock: Callable[[], float],
     effort: Effort,
 ) -> list[Block]:
     blocks: list[Block] = []
     begin = time.perf_counter()
     while True:
-        blocks.append(_block(works, repeats, clock, effort.block_s))
+        blocks.append(_block(works, how, clock, effort.block_s))
         quiet = [block for block in blocks if block.quiet]
         rounds = sum(_rounds(block) for block in quiet)
         enough = rounds >= MIN_SAMPLES and sum(b.wall_s for b in quiet) >= effort.quiet_s
@@ -122,7 +148,7 @@ def _rounds(block: Block) -> int:
 
 def _block(
     works: Mapping[str, Work],
-    repeats: Mapping[str, int],
+    how: Mapping[str, _Sampling],
     clock: Callable[[], float],
     block_s: float,
 ) -> Block:
@@ -131,7 +157,7 @@ def _block(
     begin = time.perf_counter()
     while block.wall_s < block_s:
         for name, work in works.items():
-            block.samples[name].append(_timed(work, repeats[name], clock))
+            block.samples[name].append(_sampled(work, how[name], clock))
         block.wall_s = time.perf_counter() - begin
     block.other_load = load.other_load(before, load.snapshot())
     return block

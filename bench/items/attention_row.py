@@ -61,10 +61,11 @@ def measure(
         candidates, unavailable = peers_.make(problem, wanted)
         skipped |= unavailable
         _drop_slow(session, case, judge, candidates, skipped)
-        works = {"ours": Work(ours), "plan": Work(lambda: plan_again(problem))}
+        runs = {"ours": ours, "plan": lambda: plan_again(problem)}
         if candidates:
-            works["gather"] = Work(_gather(problem))
-        works |= {name: Work(peer.run) for name, peer in candidates.items()}
+            runs["gather"] = _gather(problem)
+        runs |= {name: peer.run for name, peer in candidates.items()}
+        works = {name: Work(run, warm=case.pools == 1) for name, run in runs.items()}
         times = compare(works, threads=threads, effort=session.budget.effort())
     gather = times["gather"].median if candidates else None
     floor = floors.attention(

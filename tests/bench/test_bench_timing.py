@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -119,7 +120,52 @@ def test_candidates_take_turns(machine: FakeMachine) -> None:
 
     compare({"a": work("a"), "b": work("b")}, threads=2, effort=EFFORT)
     sampled = "".join(order).removeprefix("aabb")  # the warm-up
-    assert len(sampled) > 4 and sampled == "ab" * (len(sampled) // 2)
+    turns = [(name, len(list(group))) for name, group in itertools.groupby(sampled)]
+    assert [name for name, _ in turns] == ["a", "b"] * (len(turns) // 2) and len(turns) > 2
+    counts = {name: {count for other, count in turns if other == name} for name in "ab"}
+    assert all(len(found) == 1 and 3 <= min(found) <= 5 for found in counts.values())  # 4 ms, and 1
+
+
+def test_the_run_that_warms_the_caches_is_not_timed(machine: FakeMachine) -> None:
+    """Whoever ran last runs fast."""
+    machine.loads = (0.0,)
+    last = ""
+
+    def work(name: str, warm: bool = True) -> Work:
+        def run() -> None:
+            nonlocal last
+            time.sleep(0.001 if last == name else 0.006)
+            last = name
+
+        return Work(run, warm=warm)
+
+    result = compare({"a": work("a"), "b": work("b", warm=False)}, threads=2, effort=EFFORT)
+    assert 1000 <= result["a"].median < 3000 and result["b"].median >= 6000
+
+
+def test_a_first_run_that_was_slow_decides_nothing(machine: FakeMachine) -> None:
+    machine.loads = (0.0,)
+    runs = 0
+
+    def run() -> None:
+        nonlocal runs
+        runs += 1
+        time.sleep(0.03 if runs == 1 else 0.001)
+
+    n = compare({"a": Work(run)}, threads=2, effort=EFFORT)["a"].n
+    assert runs - 2 >= 4 * n  # three or more untimed runs before each
+
+
+def test_long_runs_need_no_warm_caches(machine: FakeMachine) -> None:
+    machine.loads = (0.0,)
+    runs = 0
+
+    def run() -> None:
+        nonlocal runs
+        runs += 1
+        time.sleep(timing.WARM_S + 0.001)
+
+    assert compare({"a": Work(run)}, threads=2, effort=EFFORT)["a"].n == runs - 2
 
 
 def test_one_thread_is_cpu_time_and_two_are_wall_time(machine: FakeMachine) -> None:
