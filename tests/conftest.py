@@ -37,10 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `device` or `machine` runs on every machine that its file lists.
 
     `MACHINES = "all"`: the tensors are made on `device`. `"host"`: they lie in host memory, and
-    calls pass through the GPU there; `"one_order"` likewise, where one order of the emulator's
-    threads is enough. `"device"`: as "all" without the CPU. Else the CPU alone runs the file. A
-    test that takes `cpu_isa` runs on the CPU once per instruction set, and only there in a file of
-    "all". One that only uses the fixture has its tensors in host memory.
+    calls pass through the GPU there. `"device"`: as "all" without the CPU. Else the CPU alone runs
+    the file. A test that takes `cpu_isa` runs on the CPU once per instruction set, and only there
+    in a file of "all". One that only uses the fixture has its tensors in host memory.
     """
     if "machine" not in metafunc.fixturenames:
         return
@@ -49,9 +48,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cpu = [f"cpu-{isa}" for isa in CPU_ISAS] if "cpu_isa" in metafunc.fixturenames else ["cpu"]
     if which == "all" and len(cpu) > 1:
         which = "cpu"
-    num_orders = {"cpu": 0, "one_order": 1}.get(which, len(EMULATED))
-    machines = [*([] if which == "device" else cpu), *EMULATED[:num_orders]]
+    machines = [] if which == "device" else [*cpu]
     if which != "cpu":
+        machines += EMULATED
         machines.append(ON_GPU if which in ("all", "device") and asks else THROUGH_GPU)
     metafunc.parametrize("machine", machines, indirect=True)
 

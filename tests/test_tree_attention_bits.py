@@ -15,7 +15,7 @@ from support.logical import Request, attend, lay_out, per_request, random_reques
 from support.trees import random_parents
 from torch import Tensor
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 CONTEXTS = (0, 1, 63, 64, 65, 200)

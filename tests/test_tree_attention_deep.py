@@ -14,7 +14,7 @@ from support.attention import live_slots
 from support.logical import Request, attend, lay_out, random_request, same_bits
 from torch import Tensor
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 TILE = 64
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -10,7 +10,7 @@ import treeattn
 from support.accepted import accepted_path
 from support.logical import Request, attend, lay_out, random_request, same_bits
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2, 6, 6]
 CONTEXT_LEN = 7

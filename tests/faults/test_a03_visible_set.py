@@ -19,7 +19,7 @@ from support.logical import Request, attend, lay_out
 from support.trees import random_parents
 from torch import Tensor
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 HEAD_DIM = 64
 CONTEXTS = (0, 1, 31, 32, 33, 63, 64, 127, 128, 129, 255, 256, 257, 511, 512, 513, 4096)

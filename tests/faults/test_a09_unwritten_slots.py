@@ -10,7 +10,7 @@ from support.attention import AttentionProblem, live_slots
 from support.logical import attend, random_request, same_bits
 from treeattn.plan import TreePlan
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 BLOCK_SIZE = 16
 PARENTS = [-1, 0, 0, 1, 2]

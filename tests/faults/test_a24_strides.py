@@ -14,7 +14,7 @@ from support.attention import AttentionCase, AttentionProblem
 from support.logical import same_bits
 from torch import Tensor
 
-MACHINES = "one_order"
+MACHINES = "host"
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
