@@ -81,6 +81,28 @@ inline void add_products(const typename Step::Element* a, int a_stride,
   }
 }
 
+// Fetches a block's lines behind its products, or, kOften, a share of them after every 16 steps.
+template <class Step, bool kOften, int kRows, int kVecs>
+inline void add_products(const typename Step::Element* a, int a_stride,
+                         const typename Step::Element* b, int steps, Vec (&sum)[kRows][kVecs],
+                         Prefetch& prefetch) {
+  constexpr int kStepsBetween = 16;
+  int lines = prefetch.lines_per_block();
+  if constexpr (kOften) {
+    for (int k = 0; k < steps; k += kStepsBetween) {
+      const int left = steps - k;
+      const int count = left < kStepsBetween ? left : kStepsBetween;
+      add_products<Step>(a + k, a_stride, b + k * kPanel, count, sum);
+      const int share = lines * count / left;
+      prefetch.advance(share);
+      lines -= share;
+    }
+  } else {
+    add_products<Step>(a, a_stride, b, steps, sum);
+    prefetch.advance(lines);
+  }
+}
+
 template <int kN>
 struct Count {
   static constexpr int value = kN;
@@ -117,32 +139,45 @@ inline void for_each_block(int num_rows, int num_vecs, Block&& block) {
   }
 }
 
+template <bool kOften>
+struct Often {
+  static constexpr bool value = kOften;
+};
+
+// Calls f with an Often: whether lines are fetched between the products of a block.
+template <class F>
+inline void with_fetching(const Prefetch& prefetch, F&& f) {
+  if (prefetch.lines_per_block() > kFewLines) return f(Often<true>{});
+  f(Often<false>{});
+}
+
 // scores[r][c] = sum over steps of q[r][k] * keys[k][c], rows of kTileKeys
 template <class Step>
 inline void score_tile(const typename Step::Element* q, int q_stride, int num_rows,
                        const typename Step::Element* keys, int steps, int num_keys, float* scores,
                        Prefetch& prefetch) {
   const int num_vecs = (num_keys + Vec::kLanes - 1) / Vec::kLanes;
-  for_each_block(num_rows, num_vecs,
-                 [&](int row, int panel, auto rows, auto vecs) __attribute__((always_inline)) {
-                   Vec sum[rows.value][vecs.value];
+  with_fetching(prefetch, [&](auto often) {
+    for_each_block(
+        num_rows, num_vecs,
+        [&](int row, int panel, auto rows, auto vecs) __attribute__((always_inline)) {
+          Vec sum[rows.value][vecs.value];
 #pragma GCC unroll 8
-                   for (auto& sums : sum) {
+          for (auto& sums : sum) {
 #pragma GCC unroll 8
-                     for (Vec& vec : sums) vec = broadcast(0.0f);
-                   }
-                   add_products<Step>(q + row * q_stride, q_stride,
-                                      keys + panel * panel_stride(steps), steps, sum);
+            for (Vec& vec : sums) vec = broadcast(0.0f);
+          }
+          add_products<Step, often.value>(q + row * q_stride, q_stride,
+                                          keys + panel * panel_stride(steps), steps, sum, prefetch);
 #pragma GCC unroll 8
-                   for (int r = 0; r < rows.value; ++r) {
+          for (int r = 0; r < rows.value; ++r) {
 #pragma GCC unroll 8
-                     for (int c = 0; c < vecs.value; ++c) {
-                       store(scores + (row + r) * kTileKeys + panel * kPanel + c * Vec::kLanes,
-                             sum[r][c]);
-                     }
-                   }
-                   prefetch.advance();
-                 });
+            for (int c = 0; c < vecs.value; ++c) {
+              store(scores + (row + r) * kTileKeys + panel * kPanel + c * Vec::kLanes, sum[r][c]);
+            }
+          }
+        });
+  });
 }
 
 // out[r][c] = out[r][c] * rescale[r] + sum over steps of weights[r][k] * values[k][c]
@@ -150,29 +185,31 @@ template <class Step>
 inline void value_tile(const typename Step::Element* weights, int num_rows,
                        const typename Step::Element* values, int steps, int padded_dim,
                        const float* rescale, float* out, Prefetch& prefetch) {
-  for_each_block(num_rows, padded_dim / Vec::kLanes,
-                 [&](int row, int panel, auto rows, auto vecs) __attribute__((always_inline)) {
-                   float* const o = out + row * padded_dim + panel * kPanel;
-                   Vec sum[rows.value][vecs.value];
+  with_fetching(prefetch, [&](auto often) {
+    for_each_block(num_rows, padded_dim / Vec::kLanes,
+                   [&](int row, int panel, auto rows, auto vecs) __attribute__((always_inline)) {
+                     float* const o = out + row * padded_dim + panel * kPanel;
+                     Vec sum[rows.value][vecs.value];
 #pragma GCC unroll 8
-                   for (int r = 0; r < rows.value; ++r) {
+                     for (int r = 0; r < rows.value; ++r) {
 #pragma GCC unroll 8
-                     for (int c = 0; c < vecs.value; ++c) {
-                       sum[r][c] =
-                           load(o + r * padded_dim + c * Vec::kLanes) * broadcast(rescale[row + r]);
+                       for (int c = 0; c < vecs.value; ++c) {
+                         sum[r][c] = load(o + r * padded_dim + c * Vec::kLanes) *
+                                     broadcast(rescale[row + r]);
+                       }
                      }
-                   }
-                   add_products<Step>(weights + row * kTileKeys, kTileKeys,
-                                      values + panel * panel_stride(steps), steps, sum);
+                     add_products<Step, often.value>(weights + row * kTileKeys, kTileKeys,
+                                                     values + panel * panel_stride(steps), steps,
+                                                     sum, prefetch);
 #pragma GCC unroll 8
-                   for (int r = 0; r < rows.value; ++r) {
+                     for (int r = 0; r < rows.value; ++r) {
 #pragma GCC unroll 8
-                     for (int c = 0; c < vecs.value; ++c) {
-                       store(o + r * padded_dim + c * Vec::kLanes, sum[r][c]);
+                       for (int c = 0; c < vecs.value; ++c) {
+                         store(o + r * padded_dim + c * Vec::kLanes, sum[r][c]);
+                       }
                      }
-                   }
-                   prefetch.advance();
-                 });
+                   });
+  });
 }
 
 }  // namespace treeattn::cpu::TREEATTN_ISA

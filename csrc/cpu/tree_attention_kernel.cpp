@@ -150,15 +150,15 @@ class PanelAttention : public PanelRows {
   // `next` keeps the pointers.
   Prefetch fetch_after(int key, KeyColumns& next) const {
     const int next_key = tile_after(key);
-    const int num_calls = num_blocks(num_rows_, padded_dim_);
+    const int num_product_blocks = num_blocks(num_rows_, padded_dim_);
     if (is_whole(next_key)) {
       add_context(next, next_key, kTileKeys);
-      return {next.rows, nullptr, kTileKeys, row_bytes(), num_calls};
+      return {next.rows, nullptr, kTileKeys, row_bytes(), num_product_blocks};
     }
     for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
       add_node(next, tree_.node_at(panel_.first + i), i);
     }
-    return {next.rows, next.rows + kTileKeys, next.count, row_bytes(), num_calls};
+    return {next.rows, next.rows + kTileKeys, next.count, row_bytes(), num_product_blocks};
   }
 
   void attend_tree(int first_key, int last_key, const RowStates& states) {
