@@ -251,6 +251,11 @@ class Online:
         return [part.tolist() for part in np.split(asked, ends[:-1])]
 
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
+        if all(len(tree) == 1 for tree in trees):
+            for request, tree in zip(requests, trees, strict=True):
+                known = self._known[request.seq]
+                known.drafted, known.cost_ms = tree if known.asked else None, 0.0
+            return list(trees)
         asked = any(self._known[request.seq].asked for request in requests)
         draft_ms = self.policy.verdict(len(requests)).draft_ms if asked else 0.0
         plan = choose_batch(
@@ -276,7 +281,8 @@ class Online:
         known = self._known.get(request.seq)
         if known is None or known.drafted is None or known.saved_ms is None:
             return
-        known.learned.observe(known.drafted, emitted)
+        if len(known.drafted) > 1:  # a root alone teaches nothing
+            known.learned.observe(known.drafted, emitted)
         saved_ms = (len(emitted) - 1) * self._token_ms - known.cost_ms
         known.saved_ms += FORGET_ASKED * (saved_ms - known.saved_ms)
 
