@@ -258,6 +258,17 @@ def test_cuda_module_without_a_cuda_torch(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not module.loaded and module.absent and module.reason == "this torch has no CUDA"
 
 
+def test_a_cuda_module_beside_a_torch_without_cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    (tmp_path / "_cuda.abi3.so").touch()
+    module = _library.load_cuda(tmp_path)
+    assert not module.loaded and module.absent
+    assert module.reason == "it is there, but this torch has no CUDA"
+    assert module.remedy == _library.INSTALL_CUDA_TORCH
+
+
 def test_cuda_module_that_was_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     module = _library.load_cuda(tmp_path)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # All that a machine with a GPU has to run, in one call of under 10 minutes and without a network:
 # build for its own arch, tests, compute-sanitizer, benchmark programs, report. Needs a torch with
-# CUDA, nvcc, cmake and ninja.
+# CUDA, nvcc, cmake (3.28 or newer) and ninja, and what pip installs with treeattn's extra `test`.
 #   tools/gpu_run.sh OUTPUT_DIR
 # Prints PASS, FAIL or SKIP per phase and goes on; the logs lie in OUTPUT_DIR. Exit status: 0, 1 when
 # a phase failed, 2 for wrong arguments, 3 without a GPU.
@@ -49,13 +49,13 @@ skip() {
   say "SKIP $1: $2"
 }
 
-# A tool on PATH, beside the interpreter, or in the CUDA toolkit.
+# A tool beside the interpreter, where pip puts newer ones, on PATH, or in the CUDA toolkit.
 find_tool() {
-  local folder
-  command -v "$1" && return 0
-  for folder in "$(dirname "$(command -v "$python")")" "${CUDA_HOME:-/usr/local/cuda}/bin" \
-    "${CUDA_HOME:-/usr/local/cuda}/compute-sanitizer"; do
-    if [ -x "$folder/$1" ]; then
+  local folder path
+  path="$(command -v "$1")" || path=""
+  for folder in "$(dirname "$(command -v "$python")")" "${path:+$(dirname "$path")}" \
+    "${CUDA_HOME:-/usr/local/cuda}/bin" "${CUDA_HOME:-/usr/local/cuda}/compute-sanitizer"; do
+    if [ -n "$folder" ] && [ -x "$folder/$1" ]; then
       echo "$folder/$1"
       return 0
     fi
@@ -116,7 +116,10 @@ has() {
 }
 export PYTHONPATH="$PWD/python${PYTHONPATH:+:$PYTHONPATH}"
 
-if [ "$built" -eq 1 ]; then
+if ! "$python" -c 'import hypothesis, pytest' 2> /dev/null; then
+  failed=1
+  say "FAIL pytest: $python has no pytest or no hypothesis; pip install pytest hypothesis"
+elif [ "$built" -eq 1 ]; then
   phase pytest 120 "$python" -m pytest -q -m cuda -p no:cacheprovider --maxfail=20
 else
   skip pytest "the build failed"

@@ -73,7 +73,8 @@ def plan_tree(
     batch_invariant: on CUDA, split keys by each request's own lengths only; always so on CPU.
 
     Raises ValueError for a wrong shape, dtype, device or topology, a block table too short for
-    context_len, or slots that collide.
+    context_len, or slots that collide. On CUDA with max_depth a request that is wrong in itself
+    gets status 4 instead, and slots are not compared.
     """
     _check_heads(num_qo_heads, num_kv_heads)
     parents = _as_int32("parents", parents)

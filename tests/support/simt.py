@@ -20,7 +20,7 @@ from treeattn import _namespace
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ORDERS = ("forward", "reverse", "random:1")
-MISSING = "no _simt module: `cmake --preset dev && cmake --build build/dev` makes one"
+MISSING = "no _simt module: `make test` makes one, or `cmake --build build/dev` in a checkout"
 
 
 def built(name: str) -> Path | None:

@@ -31,7 +31,7 @@ inline constexpr int kBinCopies = 4;
 inline constexpr int kListSize = 2048;  // keys that a search keeps once so few are left
 
 // The first bytes of a row stay in shared memory for the passes after the first, the rest is read
-// again through L2. With the bins and the list two CTAs fit an SM of sm_80.
+// again through L2. With the bins and the list two CTAs' memory fits an SM of sm_80.
 inline constexpr int kStashBytes = 48 * 1024;
 
 // Where things lie in a CTA's shared memory, in bytes. Computed on the host: a kernel adds its
