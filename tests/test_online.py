@@ -178,6 +178,24 @@ def test_what_a_draft_saved_by_hand() -> None:
     assert known.saved_ms == pytest.approx(14.5 + 0.15 * (2 * 10 - 4 - 14.5))
 
 
+def test_a_draft_of_nothing_saves_and_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked, and without an answer: no time is spent on choosing, what was learned stays, and the
+    promise fades."""
+    online, request = Online(policy(draft_ms=2.0)), Drafting(0)
+    step(online, [request], [chain(4, 0.0)])
+    online.observe(request, [1, 2, 99])
+    known = online._known[0]
+    learned = known.learned.seen.copy()
+    before = known.saved_ms
+    assert before is not None and learned.any()
+    monkeypatch.setattr("treeattn.schedule.online.choose_batch", None)
+    asked, trees = step(online, [request], [root()])
+    assert asked == [True] and [len(tree) for tree in trees] == [1] and known.cost_ms == 0.0
+    online.observe(request, [5])
+    assert (known.learned.seen == learned).all()
+    assert known.saved_ms == pytest.approx(0.85 * before)
+
+
 def test_a_request_that_fails_falls_back_while_its_neighbour_goes_on() -> None:
     online = Online(policy(draft_ms=10.0))
     good, bad = Drafting(0), Drafting(1)

@@ -251,11 +251,19 @@ class Online:
         return [part.tolist() for part in np.split(asked, ends[:-1])]
 
     def cut(self, requests: Sequence[Drafting], trees: Sequence[DraftTree]) -> list[DraftTree]:
-        if all(len(tree) == 1 for tree in trees):
-            for request, tree in zip(requests, trees, strict=True):
-                known = self._known[request.seq]
-                known.drafted, known.cost_ms = tree if known.asked else None, 0.0
-            return list(trees)
+        kept, row_ms = list(trees), 0.0
+        if any(len(tree) > 1 for tree in trees):
+            kept, row_ms = self._chosen(requests, trees)
+        for request, tree, part in zip(requests, trees, kept, strict=True):
+            known = self._known[request.seq]
+            known.drafted = tree if known.asked else None
+            known.cost_ms = row_ms * (len(part) - 1)
+        return kept
+
+    def _chosen(
+        self, requests: Sequence[Drafting], trees: Sequence[DraftTree]
+    ) -> tuple[list[DraftTree], float]:
+        """What of the drafts is worth verifying, and what each row below a root costs."""
         asked = any(self._known[request.seq].asked for request in requests)
         draft_ms = self.policy.verdict(len(requests)).draft_ms if asked else 0.0
         plan = choose_batch(
@@ -267,15 +275,12 @@ class Online:
             max_ms=self.policy.max_step_ms,
             spent_ms=draft_ms,
         )
-        extra_ms = plan.ms - draft_ms - self._token_ms * len(requests)
         kept: list[DraftTree] = []
-        for request, tree, part in zip(requests, trees, plan.trees, strict=True):
+        for tree, part in zip(trees, plan.trees, strict=True):
             assert part is not None
-            known = self._known[request.seq]
-            known.drafted = tree if known.asked else None
-            known.cost_ms = extra_ms * (len(part) - 1) / max(1, plan.rows - len(requests))
             kept.append(part if tree.scores is not None else _drawn_as(part, tree))
-        return kept
+        extra_ms = plan.ms - draft_ms - self._token_ms * len(requests)
+        return kept, extra_ms / max(1, plan.rows - len(requests))
 
     def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
         known = self._known.get(request.seq)
