@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,8 @@ from support.eagle import related_decoder, save_head
 from support.tuning import TASK, Clock, FinishedRun, copying_prompts, flat, tuner
 from torch import Tensor
 from treeattn.cost_file import CostTables
-from treeattn.decoder import EagleDraft, Request
-from treeattn.decoder.drafters.levels import Worth
 from treeattn.decoder.eagle_head import EagleHead
 from treeattn.schedule import Policy, Verdict
-from treeattn.tree import DraftTree
 from treeattn.tune.report import write_report
 from treeattn.tune.run import POLICY_REPEATS
 from treeattn.tune.trials import EVERY_LEVEL, Setting, Trial, try_setting
@@ -76,27 +72,20 @@ def test_levels_that_do_not_pay_are_left_out(tmp_path: Path) -> None:
     assert 3 * whole.rounds < whole.passes <= LEVELS * whole.rounds
 
 
-class TimedHead(EagleDraft):
-    """A head of whose drafts each level takes an eighth of a step."""
-
-    clock: Clock
-
-    def propose_while(
-        self, requests: Sequence[Request], num_nodes: int, shape: str, worth: Worth
-    ) -> list[DraftTree | None]:
-        def timed(requests, frontiers):  # type: ignore[no-untyped-def]
-            asked = worth(requests, frontiers)
-            self.clock.advance(any(map(any, asked)))
-            return asked
-
-        return super().propose_while(requests, num_nodes, shape, timed)
-
-
-def test_a_run_tries_both_and_reports_them(clock: Clock, tmp_path: Path) -> None:
+def test_a_run_tries_both_and_reports_them(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each level of a draft takes an eighth of a step."""
     clock.script(flat)
+    law = EagleHead.log_probs
+
+    def timed(head: EagleHead, features: Tensor) -> Tensor:
+        clock.advance(1)
+        return law(head, features)
+
+    monkeypatch.setattr(EagleHead, "log_probs", timed)
     base = tuner(clock, tmp_path / "m", replace(TASK, batch_sizes=(1,), max_new_tokens=6))
     head = base.decoder.load_draft_head(save_head(tmp_path), top_k=3, depth=3)
-    head.__class__, head.clock = TimedHead, clock
     tuned = replace(base, drafter=head).run()
     assert tuned.policy.verdict(1).shape != "off"
     every_level, stopped = tuned.every_level[1], tuned.last[1]
