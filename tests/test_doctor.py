@@ -266,7 +266,7 @@ def test_a_cuda_module_beside_a_torch_without_cuda(
     module = _library.load_cuda(tmp_path)
     assert not module.loaded and module.absent
     assert module.reason == "it is there, but this torch has no CUDA"
-    assert module.remedy == _library.INSTALL_CUDA_TORCH
+    assert module.remedy == _library.CUDA_TORCH
 
 
 def test_cuda_module_that_was_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -21,9 +21,7 @@ from treeattn import _gpus
 
 OLDEST_TORCH = (2, 11)
 INSTALL_TORCH = "pip install torch==2.13.0"
-INSTALL_CUDA_TORCH = (
-    "pip install a CUDA build of torch, see https://pytorch.org/get-started/locally"
-)
+CUDA_TORCH = "a CUDA build of torch, see https://pytorch.org/get-started/locally"
 REBUILD_CUDA = "TREEATTN_CUDA=1 pip install --no-build-isolation --force-reinstall --no-deps ."
 OLDEST_GPU = (8, 0)
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
@@ -78,7 +76,7 @@ def load_cuda(folder: Path | None = None) -> Module:
     if torch.version.cuda is None:
         if built:
             reason = "it is there, but this torch has no CUDA"
-            return Module("_cuda", reason, INSTALL_CUDA_TORCH, absent=True)
+            return Module("_cuda", reason, CUDA_TORCH, absent=True)
         return Module("_cuda", "this torch has no CUDA", absent=True)
     if not built:
         return Module("_cuda", "it was not built", REBUILD_CUDA, absent=True)
