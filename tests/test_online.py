@@ -112,21 +112,6 @@ def test_how_many_requests_share_a_step() -> None:
     assert Online(policy(draft_ms=0.1)).max_requests(256) == 256
 
 
-def test_fixed_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="max_nodes must be >= 1, the root counts; got 0"):
-        Fixed(0)
-    with pytest.raises(ValueError, match="shape must be tree or chain, got 'bush'"):
-        Fixed(3, "bush")
-
-
-def test_fixed_is_fixed() -> None:
-    fixed = Fixed(5, "chain")
-    assert fixed.budget(1) == fixed.budget(64) == (5, "chain")
-    assert fixed.ask([Drafting(0)] * 3) == [True] * 3
-    trees = [chain(9), root()]
-    assert fixed.cut([Drafting(0)] * 2, trees) == trees
-
-
 # What drafts save.
 
 
