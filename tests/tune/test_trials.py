@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from support.eagle import related_decoder
 from support.tuning import Clock, TimedSuffix, copying_prompts
 from treeattn.cost_file import CostTables
-from treeattn.decoder import Decoder, Generation, Stats, SuffixDraft
+from treeattn.decoder import Decoder, Generation, Options, Run, Stats, SuffixDraft
+from treeattn.decoder.engine import PREFILL_BUDGET
 from treeattn.schedule import Policy, Verdict
 from treeattn.schedule.replay import PHASES
 from treeattn.tune.trials import Setting, Trial, try_setting
@@ -25,16 +28,30 @@ POLICY = Policy(
 
 
 class Listening:
-    """A decoder that keeps what its decoder's calls returned."""
+    """A decoder that keeps the runs it began. behind: before every step that was taken while the
+    other run of the pair went on, what either had emitted, the one that took it first. steps: taken
+    by each run."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self.calls: list[tuple[list[list[int]], dict[str, Any], list[Generation]]] = []
+        self.calls: list[tuple[list[list[int]], Options, Run]] = []
+        self.behind: list[tuple[int, int]] = []
+        self.steps: Counter[int] = Counter()
 
-    def generate(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[Generation]:
-        outs = self.decoder.generate(prompts, **options)
-        self.calls.append(([list(prompt) for prompt in prompts], options, outs))
-        return outs
+    def start(self, prompts: Sequence[Sequence[int]], options: Options, **more: Any) -> Run:
+        run = self.decoder.start(prompts, options, **more)
+        step, index = run.step, len(self.calls)
+
+        def spied() -> None:
+            self.steps[index] += 1
+            other = self.calls[index ^ 1][2]
+            if other.busy:
+                self.behind.append((run.num_tokens, other.num_tokens))
+            step()
+
+        run.step = spied  # type: ignore[method-assign]
+        self.calls.append(([list(prompt) for prompt in prompts], options, run))
+        return run
 
 
 def tried(
@@ -55,18 +72,13 @@ def tried(
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_counts_are_those_of_generate(setting: Setting, batch_size: int) -> None:
+def test_counts_are_those_of_the_runs(setting: Setting, batch_size: int) -> None:
     prompts = copying_prompts()
     trial, listening = tried(setting, prompts, batch_size)
     groups = [prompts[i : i + batch_size] for i in range(0, 3, batch_size)]
     assert [call[0] for call in listening.calls] == [g for group in groups for g in (group, group)]
 
-    # Plain decoding goes first in one group, second in the next.
-    ours, plain = [], []
-    for index in range(len(groups)):
-        pair = [outs for _, _, outs in listening.calls[2 * index : 2 * index + 2]]
-        plain.append(pair.pop(index % 2))
-        ours += pair
+    plain, ours = ([run.results() for _, _, run in listening.calls[i::2]] for i in (0, 1))
     outs = [out for group in ours for out in group]
     assert trial.tokens == sum(len(out.tokens) for out in outs) == 30
     assert trial.steps == sum(out.stats.steps for out in outs)
@@ -85,21 +97,35 @@ def test_counts_are_those_of_generate(setting: Setting, batch_size: int) -> None
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_what_is_asked_of_generate(setting: Setting) -> None:
+def test_what_is_asked_of_the_decoder(setting: Setting) -> None:
     _, listening = tried(setting, copying_prompts(), 1)
     asked = [options for _, options, _ in listening.calls]
-    assert all(options["max_new_tokens"] == 10 for options in asked)
-    names = [options["drafter"] == "none" for options in asked]
+    assert all(options.max_new_tokens == 10 for options in asked)
+    names = [options.drafter == "none" for options in asked]
     if setting.shape == "off":
         assert names == [True] * 6
         return
-    assert names == [True, False, False, True, True, False]
+    assert names == [True, False] * 3
     ours = asked[1]
-    if setting.shape == "policy":
-        assert ours["policy"] is POLICY and "num_nodes" not in ours
-    else:
-        assert (ours["num_nodes"], ours["shape"]) == (setting.num_nodes, setting.shape)
-        assert "policy" not in ours
+    assert ours.policy is (POLICY if setting.shape == "policy" else None)
+    if setting.shape != "policy":
+        assert (ours.num_nodes, ours.shape) == (setting.num_nodes, setting.shape)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_whoever_has_emitted_less_takes_the_next_step(batch_size: int) -> None:
+    """So both go through the same moments, however many tokens a step of theirs emits."""
+    _, listening = tried(Setting("chain", 6), copying_prompts(), batch_size)
+    assert all(ours <= other for ours, other in listening.behind)
+    assert len({ours for ours, _ in listening.behind}) > 3
+
+
+def test_all_prompts_are_read_before_the_first_step() -> None:
+    """Else a batch would begin with one request, and fill up slowly."""
+    prompts = [(3 * prompt)[:200] for prompt in copying_prompts()] * 2
+    assert sum(map(len, prompts)) > 2 * PREFILL_BUDGET
+    trial, listening = tried(Setting("chain", 2), prompts, len(prompts))
+    assert listening.steps == {0: 10, 1: trial.rounds}
 
 
 def test_speedup_and_typical_under_a_scripted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,23 +151,31 @@ def test_speedup_and_typical_under_a_scripted_clock(monkeypatch: pytest.MonkeyPa
     assert trial.tokens_per_step == 20 / trial.steps
 
 
+class Ended(nullcontext[Any]):
+    """A run that has nothing left to do."""
+
+    busy = False
+
+    def __init__(self, outs: list[Generation]) -> None:
+        super().__init__(self)
+        self.results = lambda: outs
+
+
 class Said:
-    """Says what it is told: first of plain decoding, then of the setting."""
+    """Says what it is told: of plain decoding, and of the setting."""
 
     def __init__(self, plain: list[list[int]], ours: list[list[int]], seconds: list[float]) -> None:
         self._outs = {True: plain, False: ours}
         self._seconds = dict(zip((True, False), seconds, strict=True))
 
-    def generate(
-        self, prompts: Sequence[Sequence[int]], *, drafter: Any, **options: Any
-    ) -> list[Generation]:
-        is_plain = drafter == "none"
+    def start(self, prompts: Sequence[Sequence[int]], options: Options, **more: Any) -> Ended:
+        is_plain = options.drafter == "none"
         outs = []
         for tokens in self._outs[is_plain]:
             stats = Stats(steps=len(tokens), drafted=0, accepted=[0] * len(tokens))
             stats.seconds |= {"prefill": 100.0, "verify": self._seconds[is_plain]}
             outs.append(Generation(tokens, "", "length", None, stats))
-        return outs
+        return Ended(outs)
 
 
 def said(plain: list[list[int]], ours: list[list[int]], seconds: list[float]) -> Trial:

@@ -14,7 +14,10 @@ from treeattn.decoder.drafters import (
     ReadsFeatures,
     SuffixDraft,
 )
+from treeattn.decoder.options import Options
 from treeattn.decoder.request import Generation, Request, Stats
+from treeattn.decoder.run import Run
+from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.tokenizer import TextStream, Tokenizer
 
 __all__ = [
@@ -27,9 +30,12 @@ __all__ = [
     "Generation",
     "LayerSkip",
     "ModelConfig",
+    "Options",
     "PromptLookup",
     "ReadsFeatures",
     "Request",
+    "Run",
+    "Sampling",
     "Stats",
     "SuffixDraft",
     "TextStream",

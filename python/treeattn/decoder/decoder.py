@@ -27,6 +27,7 @@ from treeattn.decoder.engine import MAX_ROWS, Engine
 from treeattn.decoder.model import Model, build_model
 from treeattn.decoder.options import Options
 from treeattn.decoder.request import Generation, Request, Stats
+from treeattn.decoder.run import Run
 from treeattn.decoder.sampling import Sampling
 from treeattn.decoder.tokenizer import TextStream, Tokenizer, check_same_vocabulary
 from treeattn.schedule import Policy
@@ -133,14 +134,11 @@ class Decoder:
             logprobs=logprobs,
             policy=_policy(policy),
         )
-        engine, requests = self._start(prompts, options)
-        try:
-            while engine.busy:
-                engine.step()
-        finally:
-            engine.close()
-        self._set_stats(requests)
-        return [_result(request, logprobs) for request in requests]
+        with self.start(prompts, options) as run:
+            while run.busy:
+                run.step()
+        self._set_stats(run.requests)
+        return run.results()
 
     def stream(
         self,
@@ -179,8 +177,44 @@ class Decoder:
             logprobs=False,
             policy=_policy(policy),
         )
-        engine, (request,) = self._start([prompt], options)
-        return self._run_stream(engine, request)
+        return self._stream(self.start([prompt], options))
+
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        options: Options,
+        *,
+        prefill_budget: float | None = None,
+    ) -> Run:
+        """What `generate` does, with the steps left to the caller: to decode in turns with others.
+
+        prefill_budget: prompt tokens read between two steps, None: the usual; with `math.inf` all
+        prompts that find room are read before the first. Everything that can be wrong with the
+        arguments is found here.
+        """
+        if isinstance(prompts, str):
+            raise ValueError("prompts must be a list of prompts, got a single string")
+        if options.stop_strings and self.tokenizer is None:
+            raise ValueError("stop needs a checkpoint with a tokenizer")
+        seeds = options.seeds_for(len(prompts))
+        requests = [
+            self._request(index, prompt, seed, options)
+            for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+        schedule = options.schedule(MAX_ROWS, self.model.embedding.device)
+        cache = self._cache or self._allocate(self._blocks_needed(requests, schedule.max_nodes))
+        engine = Engine(
+            self.model,
+            cache,
+            self._drafter(options.drafter, cache),
+            options.sampling,
+            schedule,
+            options.logprobs,
+            prefill_budget,
+        )
+        for request in requests:
+            engine.add(request)
+        return Run(engine, requests)
 
     def as_drafter_for(self, target: Decoder, *, num_blocks: int | None = None) -> DraftModel:
         """This model as a drafter for `target`, with KV of its own.
@@ -221,41 +255,15 @@ class Decoder:
             num_blocks = -(-self.config.max_position // self._block_size)
         return EagleDraft(head, self._allocate(num_blocks, head.config), top_k=top_k, depth=depth)
 
-    def _start(self, prompts: Sequence[Prompt], options: Options) -> tuple[Engine, list[Request]]:
-        """Everything that can be wrong with the arguments is found here."""
-        if isinstance(prompts, str):
-            raise ValueError("prompts must be a list of prompts, got a single string")
-        if options.stop_strings and self.tokenizer is None:
-            raise ValueError("stop needs a checkpoint with a tokenizer")
-        seeds = options.seeds_for(len(prompts))
-        requests = [
-            self._request(index, prompt, seed, options)
-            for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
-        ]
-        schedule = options.schedule(MAX_ROWS, self.model.embedding.device)
-        cache = self._cache or self._allocate(self._blocks_needed(requests, schedule.max_nodes))
-        engine = Engine(
-            self.model,
-            cache,
-            self._drafter(options.drafter, cache),
-            options.sampling,
-            schedule,
-            options.logprobs,
-        )
-        for request in requests:
-            engine.add(request)
-        return engine, requests
-
-    def _run_stream(self, engine: Engine, request: Request) -> Iterator[int]:
+    def _stream(self, run: Run) -> Iterator[int]:
+        (request,) = run.requests
         num_yielded = request.num_prompt
-        try:
-            while engine.busy:
-                engine.step()
+        with run:
+            while run.busy:
+                run.step()
                 yield from request.tokens[num_yielded:]
                 num_yielded = len(request.tokens)
-        finally:
-            engine.close()
-        self._set_stats([request])
+        self._set_stats(run.requests)
 
     def _request(self, index: int, prompt: Prompt, seed: int, options: Options) -> Request:
         tokens = self._encode(index, prompt)
@@ -327,14 +335,3 @@ def _policy(policy: PolicyLike) -> Policy | None:
     if not Path(policy).is_file():
         raise ValueError(f"policy must be a Policy or its file, got {str(policy)!r}: no such file")
     return Policy.load(policy)
-
-
-def _result(request: Request, logprobs: bool) -> Generation:
-    assert request.finish_reason is not None
-    return Generation(
-        tokens=request.output,
-        text=request.text,
-        finish_reason=request.finish_reason,
-        logprobs=request.logprobs if logprobs else None,
-        stats=request.stats,
-    )

@@ -22,12 +22,15 @@ from treeattn.schedule import Fixed, Schedule
 
 MAX_ROWS = 256  # nodes of one verify step, over all requests
 ALONE = Fixed(1)
-PREFILL_BUDGET = 2 * PREFILL_CHUNK  # prompt tokens read between two verify steps
+PREFILL_BUDGET = 2 * PREFILL_CHUNK
 
 
 @dataclass(eq=False)
 class Engine:
     """Decodes requests together on one cache.
+
+    prefill_budget: prompt tokens read between two verify steps, to the end of a chunk; None: the
+    usual.
 
     When blocks run out the youngest request is set back: it gives up its blocks and is prefilled
     again, prompt and output, when there is room. Its tokens stay the same.
@@ -39,6 +42,7 @@ class Engine:
     sampling: Sampling
     schedule: Schedule
     logprobs: bool = False
+    prefill_budget: float | None = None
     waiting: deque[Request] = field(default_factory=deque)
     prefilling: Request | None = None
     running: list[Request] = field(default_factory=list)
@@ -63,7 +67,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> None:
         """Read some prompt tokens, then decode one step of every running request."""
-        budget = PREFILL_BUDGET
+        budget = PREFILL_BUDGET if self.prefill_budget is None else self.prefill_budget
         while budget > 0 and self._admit():
             budget -= self._prefill_chunk()
         if self.running:

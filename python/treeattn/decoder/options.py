@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 
 import torch
@@ -22,16 +22,16 @@ class Options:
     """The keyword arguments of `Decoder.generate`."""
 
     max_new_tokens: int
-    drafter: str | Drafter
-    num_nodes: int
-    shape: str
-    sampling: Sampling
-    seeds: int | Sequence[int] | None
-    eos_ids: Iterable[int] | None
-    ignore_eos: bool
-    stop: str | Sequence[str]
-    logprobs: bool
-    policy: Policy | None
+    drafter: str | Drafter = "suffix"
+    num_nodes: int = 16
+    shape: str = "tree"
+    sampling: Sampling = field(default_factory=Sampling)
+    seeds: int | Sequence[int] | None = None
+    eos_ids: Iterable[int] | None = None
+    ignore_eos: bool = False
+    stop: str | Sequence[str] = ()
+    logprobs: bool = False
+    policy: Policy | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 0:

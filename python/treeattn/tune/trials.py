@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One setting against plain decoding, prompt by prompt, at the same batch size."""
+"""One setting against plain decoding, step by step in turns, at the same batch size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from treeattn.decoder import Decoder, Drafter, Generation
+from treeattn.decoder import Decoder, Drafter, Generation, Options
 from treeattn.decoder.drafters import DraftsByLevel
 from treeattn.schedule import Policy
 from treeattn.schedule.replay import PHASES
@@ -41,12 +42,10 @@ class Setting:
 class Trial:
     """Totals over the same prompts, without the time to read them.
 
-    steps: of the requests; rounds: of the batch, those of the request in each group that took most,
-    a little fewer than there were where requests join one after the other. passes: of the drafter's
-    model, where it drafts level by level. seconds: of the setting, by phase. plain_by_group: of
-    each group of prompts that was decoded together, the seconds that plain decoding in between took
-    for as many tokens; ratios: those over the setting's own. identical: whether the tokens are
-    those of plain decoding.
+    steps: of the requests; rounds: of the batch. passes: of the drafter's model, where it drafts
+    level by level. seconds: of the setting, by phase. plain_by_group: of each group of prompts that
+    was decoded together, the seconds that plain decoding in between took for as many tokens;
+    ratios: those over the setting's own. identical: whether the tokens are those of plain decoding.
     """
 
     setting: Setting
@@ -99,22 +98,21 @@ def try_setting(
     max_new_tokens: int,
     policy: Policy | None = None,
 ) -> Trial:
-    """Decode every group of `batch_size` prompts twice: plainly and by `setting`, in turns.
+    """Decode every group of `batch_size` prompts twice: plainly and by `setting`, side by side.
 
-    Which goes first alternates, so that a machine that grows slower favours neither. policy: for
-    the settings that follow one.
+    policy: for the settings that follow one.
     """
     counted = CountsPasses(drafter) if isinstance(drafter, DraftsByLevel) else None
     drafter = counted or drafter
-    plain_options: dict[str, Any] = {"drafter": "none", "num_nodes": 1}
+    plain_options = Options(max_new_tokens, drafter="none", num_nodes=1)
     if setting.shape == "off":
         options = plain_options
     elif setting.shape == "policy":
-        options = {"drafter": drafter, "policy": policy}
+        options = Options(max_new_tokens, drafter, policy=policy)
     elif policy is not None and setting.shape == EVERY_LEVEL:
-        options = {"drafter": drafter, "policy": unstopped(policy)}
+        options = Options(max_new_tokens, drafter, policy=unstopped(policy))
     else:
-        options = {"drafter": drafter, "num_nodes": setting.num_nodes, "shape": setting.shape}
+        options = Options(max_new_tokens, drafter, setting.num_nodes, setting.shape)
     seconds = dict.fromkeys(PHASES, 0.0)
     plain_by_group: list[float] = []
     ratios: list[float] = []
@@ -122,11 +120,7 @@ def try_setting(
     identical = True
     for start in range(0, len(prompts), batch_size):
         group = prompts[start : start + batch_size]
-        outs: dict[bool, list[Generation]] = {}
-        for is_plain in (True, False) if len(ratios) % 2 == 0 else (False, True):
-            chosen = plain_options if is_plain else options
-            outs[is_plain] = decoder.generate(group, max_new_tokens=max_new_tokens, **chosen)
-        plain, ours = outs[True], outs[False]
+        plain, ours = _side_by_side(decoder, group, plain_options, options)
         plain_seconds, our_seconds = _by_phase(plain), _by_phase(ours)
         for phase in PHASES:
             seconds[phase] += our_seconds[phase]
@@ -150,6 +144,21 @@ def try_setting(
         passes=0 if counted is None else counted.passes,
         **counts,
     )
+
+
+def _side_by_side(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], one: Options, other: Options
+) -> tuple[list[Generation], list[Generation]]:
+    """Both decode the prompts; whichever has emitted less takes the next step, so that a moment in
+    which the machine is slow costs both. All prompts are read before the first step: a batch is
+    full from there on, until its requests end."""
+    with (
+        decoder.start(prompts, one, prefill_budget=math.inf) as first,
+        decoder.start(prompts, other, prefill_budget=math.inf) as second,
+    ):
+        while busy := [run for run in (first, second) if run.busy]:
+            min(busy, key=lambda run: run.num_tokens).step()
+        return first.results(), second.results()
 
 
 def unstopped(policy: Policy) -> Policy:
