@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ def test_a_policy_file_is_a_file_of_costs(tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     Policy({1: Verdict("off", 1, 0.0, 0.0, 1.0)}, TABLES, "suffix").save(path)
     assert CostTables.load(path) == TABLES
+
+
+def test_tables_of_batches(tmp_path: Path) -> None:
+    """A batch goes by the next size that was measured, or by the largest."""
+    two, eight = (CostTables(((8, 64, ms),), about={"verify": "measured"}) for ms in (2.0, 8.0))
+    tables = replace(TABLES, batches={8: eight, 2: two})
+    sizes = (1, 2, 3, 8, 9)
+    assert [tables.at(size) for size in sizes] == [two, two, eight, eight, eight]
+    assert TABLES.at(99) is TABLES
+    path = saved(tmp_path / "costs.json", tables.to_json())
+    assert CostTables.load(path) == tables
+    assert [CostTables.load(path, batch_size=size) for size in (2, 9)] == [two, eight]
+    policy = tmp_path / "policy.json"
+    Policy({1: Verdict("off", 1, 0.0, 0.0, 1.0)}, tables, "suffix").save(policy)
+    assert Policy.load(policy).costs == CostTables.load(policy) == tables
+    with pytest.raises(ValueError, match=r"batches must be sizes >= 1, got \[0, 2\]"):
+        replace(TABLES, batches={0: two, 2: two})
+    saved(path, {**TABLES.to_json(), "batches": {"two": {}}})
+    with pytest.raises(ValueError, match="batches must hold tables by batch size, got"):
+        CostTables.load(path)
 
 
 def test_only_verify_is_needed(tmp_path: Path) -> None:

@@ -53,9 +53,8 @@ def decoded(schedule: Schedule, batch_size: int, only: str | None = None) -> Rep
     return replay(
         chosen * (1 if only else batch_size),  # so that the batch stays full for most of the time
         schedule,
-        COSTS.costs,
+        COSTS,
         batch_size=batch_size,
-        max_context=COSTS.max_context,
     )
 
 

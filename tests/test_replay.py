@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trees import random_parents
-from treeattn.cost import Staircase, StepCosts, expected_tokens, path_probs
+from treeattn.cost import expected_tokens, path_probs
 from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, Online, Policy, Verdict
 from treeattn.schedule.recording import Recording, imagined, load_recordings, save_recordings
 from treeattn.schedule.replay import Replayed, replay
 from treeattn.tree import DraftTree
 
-FREE = StepCosts(verify=Staircase({(10_000, 10_000): 1.0}))
-COSTS = StepCosts(
-    verify=Staircase({(1, 100): 10.0, (2, 100): 10.5, (4, 100): 12.0, (8, 100): 20.0}),
-    draft=Staircase({(1, 1): 1.0, (1, 2): 1.5, (2, 1): 2.0, (2, 2): 2.75}),
-    accept=Staircase({4: 0.25, 8: 0.5}),
-    remap=Staircase({8: 0.125}),
+FREE = CostTables(verify=((10_000, 10_000, 1.0),))
+COSTS = CostTables(
+    verify=((1, 100, 10.0), (2, 100, 10.5), (4, 100, 12.0), (8, 100, 20.0)),
+    draft=((1, 1, 1.0), (1, 2, 1.5), (2, 1, 2.0), (2, 2, 2.75)),
+    accept=((4, 0.25), (8, 0.5)),
+    remap=((8, 0.125),),
 )
 
 
@@ -133,9 +133,7 @@ def test_every_token_is_emitted_once(seed: int, batch_size: int) -> None:
         Fixed(rng.randint(1, 9), rng.choice(["tree", "chain"])),
         Online(policy, max_rows=40),
     ):
-        found = replay(
-            recordings, schedule, policy.costs.costs, batch_size=batch_size, max_context=100
-        )
+        found = replay(recordings, schedule, policy.costs, batch_size=batch_size)
         assert found.tokens == num_tokens
         assert found.tokens == found.steps + found.accepted
         assert found.rows >= found.steps
@@ -181,28 +179,34 @@ def test_a_large_chain_of_the_right_tokens() -> None:
 
 
 def test_contexts() -> None:
-    """The longest of the batch counts; above max_context it costs what that does."""
-    costs = StepCosts(verify=Staircase({(2, 10): 1.0, (2, 20): 2.0}))
+    """The longest of the batch counts; above all that was measured it costs what that did."""
+    costs = CostTables(verify=((2, 10, 1.0), (2, 20, 2.0)))
     near, far = (Recording("", context, (1, 2), (None, None)) for context in (4, 10))
     assert replay([near], Fixed(1), costs).ms["verify"] == 2.0
     assert replay([far], Fixed(1), costs).ms["verify"] == 3.0  # at 10, then at 11
     assert replay([near, far], Fixed(1), costs, batch_size=2).ms["verify"] == 3.0
-    with pytest.raises(ValueError, match="costs must know verify of 1 rows at context 21, got inf"):
-        replay([Recording("", 20, (1, 2), (None, None))], Fixed(1), costs)
-    found = replay([Recording("", 99, (1, 2), (None, None))], Fixed(1), costs, max_context=20)
-    assert found.ms["verify"] == 4.0
+    assert replay([Recording("", 99, (1, 2), (None, None))], Fixed(1), costs).ms["verify"] == 4.0
+
+
+def test_a_step_costs_what_one_of_so_many_requests_does() -> None:
+    """Of two requests one ends after a token: two steps follow of the other alone."""
+    alone, two = (CostTables(((4, 99, ms),), accept=((4, ms / 8),)) for ms in (1.0, 16.0))
+    costs = CostTables(alone.verify, batches={1: alone, 2: two})
+    short, long = (Recording("", 0, (1,) * n, (None,) * n) for n in (1, 3))
+    found = replay([short, long], Fixed(1), costs, batch_size=2)
+    assert found.ms == {"draft": 0.0, "verify": 16.0 + 2 * 1.0, "accept": 2.0 + 2 / 8, "remap": 0.0}
 
 
 @pytest.mark.parametrize(
     ("phase", "costs"),
     [
-        ("verify", StepCosts(verify=Staircase({(1, 99): 1.0}))),
-        ("accept", StepCosts(FREE.verify, accept=Staircase({2: 1.0}))),
-        ("remap", StepCosts(FREE.verify, remap=Staircase({}))),
-        ("draft", StepCosts(FREE.verify, draft=Staircase({(1, 1): 1.0}))),
+        ("verify", CostTables(((1, 99, 1.0),))),
+        ("accept", CostTables(FREE.verify, accept=((2, 1.0),))),
+        ("remap", CostTables(FREE.verify, remap=((4, math.nan),))),
+        ("draft", CostTables(FREE.verify, draft=((1, 1, 1.0),))),
     ],
 )
-def test_unknown_costs_are_an_error(phase: str, costs: StepCosts) -> None:
+def test_unknown_costs_are_an_error(phase: str, costs: CostTables) -> None:
     with pytest.raises(ValueError, match=f"costs must know {phase} of 4 rows at context 20"):
         replay([BY_HAND], Fixed(4), costs)
 
@@ -237,9 +241,8 @@ def test_imagined_acceptance_is_the_table_s() -> None:
 def test_replayed_acceptance_is_the_table_s() -> None:
     """Tokens per step as `expected_tokens` says. A path's length has a deviation below 1.3."""
     recording = imagined(TABLE, PARENTS, num_tokens=NUM_TOKENS, context=0, seed=4)
-    free = StepCosts(verify=Staircase({(99, 99): 1.0}))
     for shape, parents in (("tree", PARENTS), ("chain", [-1, 0, 1, 2, 3])):
-        found = replay([recording], Fixed(99, shape), free, max_context=1)
+        found = replay([recording], Fixed(99, shape), FREE)
         expected = expected_tokens(parents, TABLE)
         bound = 4.5 * 1.3 / math.sqrt(found.steps)
         assert abs(found.tokens / found.steps - expected) < bound < 0.1
@@ -248,7 +251,7 @@ def test_replayed_acceptance_is_the_table_s() -> None:
 def test_a_tree_accepts_more_than_its_chain() -> None:
     recording = imagined(TABLE, PARENTS, num_tokens=2000, context=0, seed=0)
     steps = [
-        replay([recording], Fixed(nodes, shape), FREE, max_context=1).steps
+        replay([recording], Fixed(nodes, shape), FREE).steps
         for nodes, shape in ((1, "tree"), (5, "chain"), (5, "tree"), (9, "tree"))
     ]
     assert steps[0] == 2000
@@ -278,10 +281,10 @@ def test_tables_that_are_none(table: list[list[float]], message: str) -> None:
 
 def test_certain_and_impossible() -> None:
     certain = imagined([[0.7, 0.3]], [-1, 0, 0], num_tokens=500, context=0, seed=0)
-    assert replay([certain], Fixed(3), FREE, max_context=1).steps == 250
+    assert replay([certain], Fixed(3), FREE).steps == 250
     for table in ([[0.0]], [[]], []):
         never = imagined(table, [-1, 0, 1], num_tokens=20, context=0, seed=0)
-        assert replay([never], Fixed(3), FREE, max_context=1).steps == 20
+        assert replay([never], Fixed(3), FREE).steps == 20
 
 
 # Files.

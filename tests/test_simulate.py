@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from treeattn.cli import main
-from treeattn.cost import Staircase, StepCosts, expected_tokens
+from treeattn.cost import expected_tokens
 from treeattn.cost_file import CostTables
 from treeattn.schedule import Fixed, Verdict, sequoia_tree
 from treeattn.schedule.acceptance import Acceptance
@@ -117,7 +117,7 @@ def test_a_full_batch(tmp_path: Path, costs: Path, recording: Path) -> None:
 def test_recordings_begin_again_until_all_are_through() -> None:
     """Of one token and of three: beside the long one the short one runs three times."""
     short, long = (Recording("x", 0, (1,) * n, (None,) * n) for n in (1, 3))
-    costs = StepCosts(verify=Staircase({(1, 64): 1.0, (2, 64): 1.5}))
+    costs = CostTables(verify=((1, 64, 1.0), (2, 64, 1.5)))
     full = replay([short, long], Fixed(1), costs, batch_size=2, refill=True)
     assert (full.tokens, full.steps, full.total_ms) == (6, 6, pytest.approx(4.5))
     emptying = replay([short, long], Fixed(1), costs, batch_size=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ class CostTables:
     verify: (rows, context, ms), rows being the nodes of the whole batch. draft: (level, width, ms),
         level from 1, width being the nodes of the whole batch asked at it; empty: takes no time.
     accept, remap: (rows, ms).
+    batches: tables of batches of so many requests, where they were measured apart; see `at`.
     about: for each table, where its numbers come from; starts with "measured" or "assumed".
     """
 
@@ -34,6 +36,7 @@ class CostTables:
     draft: Rows = ()
     accept: Rows = ()
     remap: Rows = ()
+    batches: Mapping[int, CostTables] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,8 +53,18 @@ class CostTables:
                     )
         if not self.verify:
             raise ValueError("verify must hold at least one point (rows, context, ms)")
+        if self.batches and min(self.batches) < 1:
+            raise ValueError(f"batches must be sizes >= 1, got {sorted(self.batches)}")
 
-    @property
+    def at(self, batch_size: int) -> CostTables:
+        """Those measured at the next batch size that is not smaller, or at the largest; these
+        where none were measured apart."""
+        if not self.batches:
+            return self
+        enough = [size for size in self.batches if size >= batch_size]
+        return self.batches[min(enough, default=max(self.batches))]
+
+    @cached_property
     def costs(self) -> StepCosts:
         """What the scheduler reads."""
         return StepCosts(
@@ -61,16 +74,28 @@ class CostTables:
             remap=_staircase(self.remap) if self.remap else None,
         )
 
-    @property
+    @cached_property
+    def after_draft(self) -> StepCosts:
+        """The costs of a step whose drafts are there already."""
+        return replace(self.costs, draft=None)
+
+    @cached_property
     def max_context(self) -> int:
         """The longest context that was measured; 1 when no point holds a time."""
         return max((int(point[1]) for point in self.verify if is_time(point[-1])), default=1)
 
     def to_json(self) -> dict[str, Any]:
         tables = {name: [list(point) for point in getattr(self, name)] for name in COLUMNS}
-        return {"columns": {name: list(names) for name, names in COLUMNS.items()}, **tables} | {
-            "about": dict(self.about)
+        data = {
+            "columns": {name: list(names) for name, names in COLUMNS.items()},
+            **tables,
+            "about": dict(self.about),
         }
+        if self.batches:
+            data["batches"] = {
+                str(size): tables.to_json() for size, tables in sorted(self.batches.items())
+            }
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CostTables:
@@ -83,22 +108,25 @@ class CostTables:
                     f"columns of {name} must be {COLUMNS.get(name)}, got {tuple(columns)}"
                 )
         tables = {name: _rows(name, data.get(name, [])) for name in COLUMNS}
-        return cls(**tables, about=dict(data.get("about", {})))
+        batches = {int(size): cls.from_json(part) for size, part in _batches(data).items()}
+        return cls(**tables, batches=batches, about=dict(data.get("about", {})))
 
     @classmethod
     def load(cls, path: Path, *, batch_size: int | None = None) -> CostTables:
         """From a file of cost tables, or from a policy file, which has them under "costs".
 
-        batch_size: of a file with tables by batch size, {"batches": {"1": tables, ...}, "about":
-        of those without their own}, the tables of the next size that is not smaller. Where the
-        file makes no difference, neither does `batch_size`.
+        batch_size: the tables for batches of that size: `at` of it, or of a file that has tables
+        by batch size only, {"batches": {"1": tables, ...}, "about": of those without their own},
+        the next size that is not smaller. Where the file makes no difference, neither does
+        `batch_size`.
         Raises FileNotFoundError, or ValueError naming the file and what is wrong with it.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(data, dict):
                 data = _of_batch(data.get("costs", data), batch_size)
-            return cls.from_json(data)
+            tables = cls.from_json(data)
+            return tables if batch_size is None else tables.at(batch_size)
         except ValueError as error:
             raise ValueError(f"costs {path}: {error}") from error
 
@@ -113,14 +141,10 @@ def source(note: str) -> str:
 
 
 def _of_batch(data: Any, batch_size: int | None) -> Any:
-    """The tables for one batch size, where there are some for each."""
-    batches = data.get("batches") if isinstance(data, dict) else None
-    if batches is None:
+    """The tables for one batch size, where there are none but for each."""
+    if not isinstance(data, dict) or "batches" not in data or "verify" in data:
         return data
-    if not isinstance(batches, dict) or not all(
-        size.isdecimal() and isinstance(tables, dict) for size, tables in batches.items()
-    ):
-        raise ValueError(f"batches must hold tables by batch size, got {batches!r:.80}")
+    batches = _batches(data)
     sizes = sorted(map(int, batches))
     if batch_size is None:
         raise ValueError(f"batch_size must be given, the tables are by batch size: {sizes}")
@@ -128,6 +152,15 @@ def _of_batch(data: Any, batch_size: int | None) -> Any:
     if not enough:
         raise ValueError(f"batch_size must be at most {max(sizes, default=0)}, got {batch_size}")
     return {"about": data.get("about", {}), **batches[str(enough[0])]}
+
+
+def _batches(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    batches = data.get("batches", {})
+    if not isinstance(batches, dict) or not all(
+        size.isdecimal() and isinstance(tables, dict) for size, tables in batches.items()
+    ):
+        raise ValueError(f"batches must hold tables by batch size, got {batches!r:.80}")
+    return batches
 
 
 def _rows(name: str, points: Sequence[Sequence[float]]) -> Rows:

@@ -306,6 +306,6 @@ def test_ctrl_c(
     small_tables(monkeypatch)
     monkeypatch.setattr(run_module, "draft_costs", interrupted)
     assert tune(model, prompts, tmp_path / "policy.json") == 130
-    assert (tmp_path / "policy.json.measured").read_text().count('["steps", ') == 1
+    assert (tmp_path / "policy.json.measured").read_text().count('["steps, batch 1", ') == 1
     assert f"goes on from {tmp_path / 'policy.json.measured'}" in capsys.readouterr().err
     assert not (tmp_path / "policy.json").exists()

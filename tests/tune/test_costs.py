@@ -142,3 +142,6 @@ def test_random_trees_have_exactly_the_rows_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setattr(costs_module, "REPEATS", 1)
     step_costs(tiny_decoder(), rows=(1, 3, 16), contexts=(16, 32))
     assert seen == [1, 1, 3, 16] * 2
+    seen.clear()
+    step_costs(tiny_decoder(), rows=(3, 5, 16), contexts=(16,), batch_size=3)
+    assert seen == [3, 3, 5, 16]

@@ -90,6 +90,19 @@ def test_costs_are_those_of_the_clock(run: FinishedRun) -> None:
     assert set(costs.about) == {"verify", "accept", "remap", "draft"}
 
 
+def test_steps_are_timed_at_every_batch_size_on_the_way_down(clock: Clock, tmp_path: Path) -> None:
+    """Requests end one after the other, so a batch of 3 becomes one of 2 and of 1."""
+    clock.script(flat)
+    task = replace(TASK, batch_sizes=(3,), max_new_tokens=4)
+    costs = tuner(clock, tmp_path / "m", task).run().policy.costs
+    assert list(costs.batches) == [1, 2, 3]
+    for size, tables in costs.batches.items():
+        assert {rows for rows, _, _ in tables.verify} == {size, *(r for r in ROWS if r > size)}
+        assert tables.draft == costs.draft != ()
+        assert f"{size} requests" in tables.about["verify"]
+    assert costs.batches[1].verify == costs.verify
+
+
 def test_decoding_follows_the_policy(run: FinishedRun, tmp_path: Path) -> None:
     """The tokens are those of plain decoding, in fewer steps, by drafts of its size."""
     file = tmp_path / "policy.json"

@@ -75,12 +75,13 @@ def tried(
 def test_counts_are_those_of_the_runs(setting: Setting, batch_size: int) -> None:
     prompts = copying_prompts()
     trial, listening = tried(setting, prompts, batch_size)
-    groups = [prompts[i : i + batch_size] for i in range(0, 3, batch_size)]
+    again = prompts[: -len(prompts) % batch_size]  # fill the last group
+    groups = [(prompts + again)[i : i + batch_size] for i in range(0, 3, batch_size)]
     assert [call[0] for call in listening.calls] == [g for group in groups for g in (group, group)]
 
     plain, ours = ([run.results() for _, _, run in listening.calls[i::2]] for i in (0, 1))
     outs = [out for group in ours for out in group]
-    assert trial.tokens == sum(len(out.tokens) for out in outs) == 30
+    assert trial.tokens == sum(len(out.tokens) for out in outs) == 10 * len(prompts + again)
     assert trial.steps == sum(out.stats.steps for out in outs)
     assert trial.rounds == sum(max(out.stats.steps for out in group) for group in ours)
     assert trial.drafted == sum(out.stats.drafted for out in outs)

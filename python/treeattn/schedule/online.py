@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeattn.cost import StepCosts
+from treeattn.cost_file import CostTables
 from treeattn.schedule.budget import choose_batch
 from treeattn.schedule.learned import DEPTHS, RANKS, LearnedAcceptance
 from treeattn.schedule.levels import Frontier, everything, most_saving
@@ -173,18 +173,18 @@ class Online:
     drawn: bool = False
     device: torch.device | str = "cpu"
     _known: dict[int, _Known] = field(init=False, default_factory=dict)
-    # Of the present step: its requests, and what one token of theirs costs without drafts.
+    # Of the present step: its requests, what one token of theirs costs without drafts, and the
+    # tables for so many requests.
     _batch_size: int = field(init=False, default=0)
     _longest: int = field(init=False, default=0)
     _token_ms: float = field(init=False, default=0.0)
+    _tables: CostTables = field(init=False)
 
     def __post_init__(self) -> None:
-        costs = self.policy.costs.costs
+        self._tables = self.policy.costs
         self.counts: Tensor | None = None
         if self.drawn:
             self.counts = torch.zeros(2, DEPTHS, RANKS, dtype=torch.int64, device=self.device)
-        self._draft = costs.draft
-        self._costs = StepCosts(verify=costs.verify, accept=costs.accept, remap=costs.remap)
 
     @property
     def max_nodes(self) -> int:
@@ -201,8 +201,9 @@ class Online:
     def ask(self, requests: Sequence[Drafting]) -> list[bool]:
         batch_size = len(requests)
         verdict = self.policy.verdict(batch_size)
-        self._batch_size, self._longest = batch_size, self._context(requests)
-        step_ms = float(self._costs.after_draft([batch_size], self._longest)[0])
+        self._batch_size, self._tables = batch_size, self.policy.costs.at(batch_size)
+        self._longest = self._context(requests)
+        step_ms = float(self._tables.after_draft.after_draft([batch_size], self._longest)[0])
         measured = step_ms < math.inf
         self._token_ms = step_ms / batch_size if measured else 0.0
         draft_ms = verdict.draft_ms / batch_size
@@ -216,18 +217,16 @@ class Online:
                 continue
             if known.saved_ms is None:
                 known.saved_ms = promised_ms
-            known.chance_ms += SECOND_CHANCES * self._token_ms
             due = known.chance_ms >= draft_ms
             pays = verdict.shape != "off" and (known.saved_ms > draft_ms or due)
             known.asked = pays and request.room > 1
-            if known.asked:
-                known.chance_ms = 0.0
         return [self._known[request.seq].asked for request in requests]
 
     def worth(
         self, requests: Sequence[Drafting], frontiers: Sequence[Frontier]
     ) -> list[list[bool]]:
-        if self._draft is None:
+        draft = self._tables.costs.draft
+        if draft is None:
             return everything(requests, frontiers)
         tokens = np.concatenate(
             [
@@ -244,8 +243,8 @@ class Online:
         most_rows = max(rows, self._batch_size * verdict.num_nodes)
         asked = most_saving(
             tokens * token_ms,
-            self._draft.along(frontiers[0].level, np.arange(1, len(tokens) + 1)),
-            self._costs.after_draft(np.arange(rows, most_rows + 1), self._longest),
+            draft.along(frontiers[0].level, np.arange(1, len(tokens) + 1)),
+            self._tables.after_draft.after_draft(np.arange(rows, most_rows + 1), self._longest),
         )
         ends = list(accumulate(len(frontier.nodes) for frontier in frontiers))
         return [part.tolist() for part in np.split(asked, ends[:-1])]
@@ -268,7 +267,7 @@ class Online:
         draft_ms = self.policy.verdict(len(requests)).draft_ms if asked else 0.0
         plan = choose_batch(
             [self._likely(request, tree) for request, tree in zip(requests, trees, strict=True)],
-            self._costs,
+            self._tables.after_draft,
             context=self._context(requests),
             max_rows=self.max_rows,
             max_depths=[request.room - 1 for request in requests],
@@ -284,7 +283,10 @@ class Online:
 
     def observe(self, request: Drafting, emitted: Sequence[int]) -> None:
         known = self._known.get(request.seq)
-        if known is None or known.drafted is None or known.saved_ms is None:
+        if known is None:
+            return
+        known.chance_ms = 0.0 if known.asked else known.chance_ms + SECOND_CHANCES * self._token_ms
+        if known.drafted is None or known.saved_ms is None:
             return
         if len(known.drafted) > 1:  # a root alone teaches nothing
             known.learned.observe(known.drafted, emitted)
@@ -311,7 +313,7 @@ class Online:
 
     def _context(self, requests: Sequence[Drafting]) -> int:
         longest = max(request.context for request in requests)
-        return min(max(1, longest), self.policy.costs.max_context)
+        return min(max(1, longest), self._tables.max_context)
 
 
 def _drawn_as(part: DraftTree, tree: DraftTree) -> DraftTree:

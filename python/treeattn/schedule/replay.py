@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from treeattn.cost import StepCosts
+from treeattn.cost_file import CostTables
 from treeattn.schedule.online import Schedule
 from treeattn.schedule.prune import likeliest_chain, prune
 from treeattn.schedule.recording import Recording
@@ -76,17 +77,16 @@ class _Run:
 def replay(
     recordings: Iterable[Recording],
     schedule: Schedule,
-    costs: StepCosts,
+    costs: CostTables,
     *,
     batch_size: int = 1,
-    max_context: int | None = None,
     refill: bool = False,
 ) -> Replayed:
     """Decode the recordings in turn, `batch_size` at a time, as `schedule` says.
 
-    Tokens are those that were recorded; time is what `costs` says. A draft smaller than the one
+    Tokens are those that were recorded; time is what `costs` says for as many requests as the step
+    has. Contexts longer than any that was measured cost what that did. A draft smaller than the one
     that was recorded is taken to be its likeliest part, and a chain its likeliest path.
-    max_context: longer contexts cost what this one does.
     refill: the batch stays full, as on a busy server: the recordings begin again until each of them
     has been decoded once, and the tokens of those that began again count as well.
     Raises NotMeasured, a ValueError, where `costs` does not know what a step takes.
@@ -101,7 +101,7 @@ def replay(
             which = begun % len(queue)
             running.append(_Run(begun, queue[which], drafts[which]))
             begun += 1
-        _step(running, schedule, costs, max_context, total)
+        _step(running, schedule, costs.at(len(running)), total)
         for run in [run for run in running if run.room <= 0]:
             running.remove(run)
             schedule.release(run)
@@ -112,10 +112,10 @@ def replay(
 def _step(
     runs: Sequence[_Run],
     schedule: Schedule,
-    costs: StepCosts,
-    max_context: int | None,
+    tables: CostTables,
     total: Replayed,
 ) -> None:
+    costs = tables.costs
     num_nodes, shape = schedule.budget(len(runs))
     asked = [ask and num_nodes > 1 for ask in schedule.ask(runs)]  # a root needs no drafter
     drafts = [
@@ -125,9 +125,7 @@ def _step(
     draft_ms = _draft_ms(costs, [d for d, ask in zip(drafts, asked, strict=True) if ask])
     trees = schedule.cut(runs, drafts)
     rows = sum(map(len, trees))
-    context = max(1, max(run.context for run in runs))
-    if max_context is not None:
-        context = min(context, max_context)
+    context = min(max(1, *(run.context for run in runs)), tables.max_context)
     took = {"draft": draft_ms, "verify": costs.verify(rows, context)}
     for phase, table in (("accept", costs.accept), ("remap", costs.remap)):
         if table is not None:

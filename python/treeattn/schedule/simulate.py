@@ -200,9 +200,8 @@ def _replay(
     return replay(
         recordings,
         schedule,
-        tables.costs,
+        tables,
         batch_size=batch_size,
-        max_context=tables.max_context,
         refill=True,
     )
 

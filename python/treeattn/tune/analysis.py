@@ -15,11 +15,11 @@ from treeattn.schedule.recording import Recording
 from treeattn.schedule.replay import Replayed, replay
 from treeattn.tune.run import RECORDED_NODES, ROWS, Prompt, Tuned
 from treeattn.tune.search import CHAINS, TREES
-from treeattn.tune.trials import Trial
+from treeattn.tune.trials import Trial, groups
 
 LARGE_DRAFT = 32
 _CERTAIN = [[1e9] * RANKS for _ in range(DEPTHS)]  # as said, so seen
-_ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),)).costs
+_ANY_STEP_TAKES_1 = CostTables(((1 << 20, 1 << 30, 1.0),))
 
 
 def replayed(tuned: Tuned, schedule: Schedule, batch_size: int) -> Replayed:
@@ -27,19 +27,9 @@ def replayed(tuned: Tuned, schedule: Schedule, batch_size: int) -> Replayed:
 
     As in the trials, one group of `batch_size` ends before the next begins.
     """
-    recordings = tuned.recordings[0.0]
-    costs = tuned.policy.costs
     total = Replayed()
-    for start in range(0, len(recordings), batch_size):
-        total.add(
-            replay(
-                recordings[start : start + batch_size],
-                schedule,
-                costs.costs,
-                batch_size=batch_size,
-                max_context=costs.max_context,
-            )
-        )
+    for group in groups(tuned.recordings[0.0], batch_size):
+        total.add(replay(group, schedule, tuned.policy.costs, batch_size=batch_size))
     return total
 
 
@@ -90,7 +80,7 @@ def pruning(tuned: Tuned, batch_size: int) -> dict[str, Replayed]:
     Each line prunes more than the one before: nothing; before verify, by the drafter's word as it
     is; by that word as the recordings corrected it; by what each request teaches as it goes on.
     """
-    most_rows = max(int(point[0]) for point in tuned.policy.costs.verify)
+    most_rows = max(int(point[0]) for point in tuned.policy.costs.at(batch_size).verify)
     num_nodes = max(tuned.policy.verdict(batch_size).num_nodes, LARGE_DRAFT)
     num_nodes = max(1, min(num_nodes, most_rows // batch_size))
     verdict = replace(tuned.policy.verdict(batch_size), shape="tree", num_nodes=num_nodes)

@@ -37,9 +37,9 @@ def step_costs(
 ) -> CostTables:
     """Times of verify, accept and remap, medians of interleaved repeats.
 
-    rows: nodes of the whole batch, multiples of batch_size. contexts: tokens before the root. The
-    trees are random, and nearly nothing of them is accepted. The KV that they look at is zeros: a
-    step takes the same time whatever it holds.
+    rows: nodes of the whole batch, at least batch_size. contexts: tokens before the root, of every
+    request. The trees are random, and nearly nothing of them is accepted. The KV that they look at
+    is zeros: a step takes the same time whatever it holds.
     """
     samples: dict[tuple[int, int], list[dict[str, float]]] = {}
     for _ in range(REPEATS):
@@ -72,7 +72,7 @@ def _times(
     decoder: Decoder, rows: Sequence[int], context: int, batch_size: int, seed: int
 ) -> Iterator[dict[str, float]]:
     """Seconds by phase of one step at each number of rows."""
-    block_size, room = 16, 2 * len(rows) * max(rows)
+    block_size, room = 16, 2 * len(rows) * -(-max(rows) // batch_size)
     cache = allocate_cache(
         decoder.config,
         num_blocks=batch_size * (-(-(context + room) // block_size) + 1),
@@ -91,6 +91,7 @@ def _times(
     drafter = _RandomTrees(decoder.config.vocab_size, generator)
 
     def step(num_rows: int) -> dict[str, float]:
+        drafter.num_rows = num_rows
         for request in requests:
             request.stats = Stats()
         verify_step(
@@ -99,7 +100,7 @@ def _times(
             drafter,
             requests,
             Sampling(),
-            schedule=Fixed(max(1, num_rows // batch_size)),
+            schedule=Fixed(-(-num_rows // batch_size)),
             logprobs=False,
         )
         return {phase: sum(r.stats.seconds[phase] for r in requests) for phase in PHASES}
@@ -110,16 +111,18 @@ def _times(
 
 
 class _RandomTrees:
-    """Trees of exactly the budget, half of whose nodes continue the one before."""
+    """Trees of `num_rows` nodes in all, half of whose nodes continue the one before."""
 
     def __init__(self, vocab_size: int, generator: torch.Generator) -> None:
+        self.num_rows = 0
         self._vocab_size = vocab_size
         self._generator = generator
 
     def propose(
         self, requests: Sequence[Request], num_nodes: int, shape: str
     ) -> list[DraftTree | None]:
-        return [self._tree(request, num_nodes) for request in requests]
+        each, more = divmod(self.num_rows, len(requests))
+        return [self._tree(request, each + (i < more)) for i, request in enumerate(requests)]
 
     def observe(self, request: Request, tokens: Sequence[int]) -> None:
         pass

@@ -125,16 +125,18 @@ def _by_prompt(tuned: Tuned, prompts: Sequence[Prompt]) -> str:
 def _rows_and_time(tuned: Tuned) -> str:
     """What pruning before verify saves: time follows the rows that are left."""
     costs = tuned.policy.costs
-    table = costs.costs
     rows = []
     contexts = sorted({int(point[1]) for point in costs.verify})
-    for num_rows in sorted({int(point[0]) for point in costs.verify}):
-        times = [f"{table.verify(num_rows, context):.1f}" for context in contexts]
-        rows.append((str(num_rows), *times))
+    for batch_size, tables in sorted((costs.batches or {1: costs}).items()):
+        for num_rows in sorted({int(point[0]) for point in tables.verify}):
+            times = [f"{tables.costs.verify(num_rows, context):.1f}" for context in contexts]
+            rows.append((str(batch_size), str(num_rows), *times))
     return (
         "## Verify time against rows kept\n\nRows that are pruned are dropped, not masked: a step "
         "takes what the rows left take, along this measured staircase.\n\n"
-        + markdown_table(("rows", *(f"ms, context {context}" for context in contexts)), rows)
+        + markdown_table(
+            ("batch", "rows", *(f"ms, context {context}" for context in contexts)), rows
+        )
     )
 
 

@@ -24,7 +24,7 @@ from treeattn.tune.state import Measured
 from treeattn.tune.trials import EVERY_LEVEL, Setting, Trial, try_setting
 
 RECORDED_NODES = 48  # of the drafts that replays choose from
-ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
 CONTEXTS = (128, 512)
 TEMPERATURES = (0.0, 0.2, 0.6, 1.0)
 POLICY_REPEATS = 3  # of the last word on the policy
@@ -97,7 +97,12 @@ class Tuner:
     def most_parts(self) -> int:
         """An upper bound of the calls of `advance`."""
         each = most_trials() + POLICY_REPEATS * (2 if self._stops_drafts else 1)
-        return 3 + len(TEMPERATURES) + each * len(self.task.batch_sizes)
+        return (
+            2
+            + len(_batches(self.task.batch_sizes))
+            + len(TEMPERATURES)
+            + each * len(self.task.batch_sizes)
+        )
 
     def run(self) -> Tuned:
         costs = self._costs()
@@ -129,11 +134,7 @@ class Tuner:
         # Positions end somewhere, and the timed steps go on from these contexts.
         most = self.decoder.config.max_position // 2
         contexts = sorted({min(context, most) for context in CONTEXTS})
-        steps = self._part(
-            "steps",
-            f"timing steps of {ROWS[0]} to {ROWS[-1]} rows",
-            lambda: step_costs(self.decoder, rows=ROWS, contexts=contexts).to_json(),
-        )
+        steps = {size: self._steps(size, contexts) for size in _batches(self.task.batch_sizes)}
         draft, about = self._part(
             "drafts",
             "timing the drafter",
@@ -141,9 +142,25 @@ class Tuner:
                 self.decoder, self.drafter, [prompt.tokens for prompt in self.prompts[:3]]
             ),
         )
-        return CostTables.from_json(
-            {**steps, "draft": draft, "about": {**steps["about"], "draft": about}}
+        tables = {
+            size: CostTables.from_json(
+                {**found, "draft": draft, "about": {**found["about"], "draft": about}}
+            )
+            for size, found in steps.items()
+        }
+        return replace(tables[1], batches=tables if len(tables) > 1 else {})
+
+    def _steps(self, batch_size: int, contexts: Sequence[int]) -> dict[str, Any]:
+        """Times of steps of so many requests, as `CostTables.to_json` has them."""
+        rows = sorted({batch_size, *(count for count in ROWS if count > batch_size)})
+        found: dict[str, Any] = self._part(
+            f"steps, batch {batch_size}",
+            f"timing steps of {rows[0]} to {rows[-1]} rows, batch {batch_size}",
+            lambda: step_costs(
+                self.decoder, rows=rows, contexts=contexts, batch_size=batch_size
+            ).to_json(),
         )
+        return found
 
     def _recordings(self, temperature: float) -> tuple[Recording, ...]:
         task = self.task
@@ -183,6 +200,7 @@ class Tuner:
 
     def _step_ms(self, batch_size: int, setting: Setting, costs: CostTables, deepest: int) -> float:
         """What the longest step takes: each draft as large and as deep as it may be."""
+        costs = costs.at(batch_size)
         tables = costs.costs
         (step_ms,) = tables.after_draft([batch_size * setting.num_nodes], costs.max_context)
         levels = min(setting.num_nodes - 1, deepest)
@@ -266,9 +284,8 @@ class Tuner:
             done = replay(
                 recordings,
                 Online(replace(policy, verdicts={batch_size: budget}), ROWS[-1]),
-                policy.costs.costs,
+                policy.costs,
                 batch_size=batch_size,
-                max_context=policy.costs.max_context,
             )
             return done.tokens_per_second
 
@@ -283,6 +300,12 @@ class Tuner:
         larger = [factor * verdict.num_nodes for factor in (2, 3)]
         budgets = [verdict, *(replace(verdict, num_nodes=n) for n in larger if fits(n))]
         return max(budgets, key=speed)
+
+
+def _batches(batch_sizes: Sequence[int]) -> list[int]:
+    """Those at which steps are timed: the powers of two below are met as requests end."""
+    powers = (1 << exponent for exponent in range(max(batch_sizes).bit_length()))
+    return sorted({*batch_sizes, *(size for size in powers if size < max(batch_sizes)), 1})
 
 
 def _verdict(found: Found) -> Verdict:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 
 
 class Measured:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from treeattn.decoder import Decoder, Drafter, Generation, Options
 from treeattn.decoder.drafters import DraftsByLevel
@@ -15,6 +15,7 @@ from treeattn.schedule import Policy
 from treeattn.schedule.replay import PHASES
 from treeattn.tune.passes import CountsPasses
 
+T = TypeVar("T")
 EVERY_LEVEL = "policy, every level"
 
 
@@ -40,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Trial:
-    """Totals over the same prompts, without the time to read them.
+    """Totals over the same groups of prompts, without the time to read them.
 
     steps: of the requests; rounds: of the batch. passes: of the drafter's model, where it drafts
     level by level. seconds: of the setting, by phase. plain_by_group: of each group of prompts that
@@ -88,6 +89,12 @@ class Trial:
         return cls(**{**data, **groups, "setting": Setting(**data["setting"])})
 
 
+def groups(items: Sequence[T], size: int) -> list[list[T]]:
+    """All of them, `size` at a time; they begin again to fill the last group."""
+    starts = range(0, len(items), size)
+    return [[items[(start + i) % len(items)] for i in range(size)] for start in starts]
+
+
 def try_setting(
     decoder: Decoder,
     drafter: Drafter,
@@ -98,7 +105,7 @@ def try_setting(
     max_new_tokens: int,
     policy: Policy | None = None,
 ) -> Trial:
-    """Decode every group of `batch_size` prompts twice: plainly and by `setting`, side by side.
+    """Decode each of the `groups` of prompts twice: plainly and by `setting`, side by side.
 
     policy: for the settings that follow one.
     """
@@ -118,8 +125,7 @@ def try_setting(
     ratios: list[float] = []
     counts = dict.fromkeys(("tokens", "steps", "rounds", "drafted", "accepted"), 0)
     identical = True
-    for start in range(0, len(prompts), batch_size):
-        group = prompts[start : start + batch_size]
+    for group in groups(prompts, batch_size):
         plain, ours = _side_by_side(decoder, group, plain_options, options)
         plain_seconds, our_seconds = _by_phase(plain), _by_phase(ours)
         for phase in PHASES:
@@ -163,7 +169,9 @@ def _side_by_side(
 
 def unstopped(policy: Policy) -> Policy:
     """Without the costs of drafting: nothing then says that a level does not pay."""
-    return replace(policy, costs=replace(policy.costs, draft=()))
+    costs = policy.costs
+    batches = {size: replace(tables, draft=()) for size, tables in costs.batches.items()}
+    return replace(policy, costs=replace(costs, draft=(), batches=batches))
 
 
 def _num_tokens(outs: Sequence[Generation]) -> int:
