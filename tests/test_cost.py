@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trees import random_parents
 from treeattn import cost
-from treeattn.cost import Staircase
+from treeattn.cost import Staircase, StepCosts
 from treeattn.schedule import sequoia_tree
 
 # An fp32 forward on a CPU, context 256; two rows are slower than four.
@@ -47,6 +47,31 @@ def test_one_point_and_none() -> None:
     assert [Staircase({4: 7.0})(rows) for rows in (1, 4, 5)] == [7.0, 7.0, math.inf]
     assert Staircase({})(1) == math.inf
     assert Staircase({}).along([1, 2], 128).tolist() == [math.inf, math.inf]
+
+
+TIMES = st.floats(0.1, 9) | st.just(math.nan)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    verify=st.dictionaries(st.tuples(st.integers(1, 9), st.integers(1, 6)), TIMES, max_size=9),
+    accept=st.none() | st.dictionaries(st.integers(1, 9), TIMES, max_size=3),
+    remap=st.none() | st.dictionaries(st.integers(1, 12), TIMES, max_size=3),
+)
+def test_the_step_after_drafting_is_the_sum_of_its_parts(
+    verify: dict[tuple[int, int], float],
+    accept: dict[int, float] | None,
+    remap: dict[int, float] | None,
+) -> None:
+    tables = [None if points is None else Staircase(points) for points in (accept, remap)]
+    costs = StepCosts(Staircase(verify), None, *tables)
+    rows = np.arange(1, 15)
+    for context in range(1, 9):
+        total = Staircase(verify).along(rows, context)
+        for table in tables:
+            if table is not None:
+                total = total + table.along(rows)
+        np.testing.assert_array_equal(costs.after_draft(rows, context), total)
 
 
 @settings(max_examples=100, deadline=None)

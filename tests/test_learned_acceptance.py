@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import learned as oracle
 from support.trees import random_parents
 from treeattn.cost import FloatArray, Staircase, StepCosts
 from treeattn.schedule import LearnedAcceptance, choose_batch, prune
@@ -21,7 +22,6 @@ from treeattn.schedule.learned import (
     PRIOR_TRUST,
     PRIOR_WEIGHT,
     RANKS,
-    sibling_ranks,
 )
 from treeattn.schedule.recording import imagined
 from treeattn.tree import DraftTree
@@ -142,9 +142,20 @@ def test_roots_alone_teach_nothing() -> None:
     assert calibrated == DraftTree([9], [-1], [0.0], "swor")
 
 
-def test_sibling_ranks() -> None:
-    assert sibling_ranks(TREE).tolist() == [0, 0, 1, 0, 1, 0]
-    assert sibling_ranks(DraftTree([], [])).tolist() == []
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 10**6), scored=st.booleans())
+def test_as_the_oracle_has_it(seed: int, scored: bool) -> None:
+    """What a step teaches, and what is made of it, against numpy; random tokens and outcomes."""
+    rng, tree = random.Random(seed), random_tree(seed, scored)
+    learned, expected = random_learned(seed), random_learned(seed)
+    emitted = [rng.randrange(4) for _ in range(rng.randrange(6))]
+    learned._keep = 1.0
+    assert learned.observe(tree, emitted) == oracle.observe(expected, tree, emitted)
+    for name in ("said", "seen", "tries"):
+        np.testing.assert_allclose(getattr(learned, name), getattr(expected, name), rtol=1e-14)
+    np.testing.assert_allclose(
+        learned.log_chances(tree), oracle.log_chances(learned.trust, tree), rtol=1e-12, atol=1e-14
+    )
 
 
 # Forgetting.

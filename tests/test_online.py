@@ -142,7 +142,7 @@ def test_a_draft_of_nothing_saves_and_teaches_nothing(monkeypatch: pytest.Monkey
     learned = known.learned.seen.copy()
     before = known.saved_ms
     assert before is not None and learned.any()
-    monkeypatch.setattr("treeattn.schedule.online.choose_batch", None)
+    monkeypatch.setattr("treeattn.schedule.online.choose_nodes", None)
     asked, trees = step(online, [request], [root()])
     assert asked == [True] and [len(tree) for tree in trees] == [1] and known.cost_ms == 0.0
     online.observe(request, [5])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.learned import sibling_ranks
 from support.online import Drafting, policy, step
 from support.trees import random_parents
 from treeattn.schedule import Online
-from treeattn.schedule.learned import sibling_ranks
 from treeattn.tree import DraftTree
 
 

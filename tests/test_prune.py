@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.trees import random_parents
 from treeattn.sampling import check_draws
 from treeattn.schedule import prune
+from treeattn.schedule.prune import fit
 from treeattn.tree import DraftTree
 
 TREE = DraftTree(
@@ -121,3 +122,23 @@ def test_inactive_request() -> None:
 def test_bad_input(tree: DraftTree, limits: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prune(tree, **limits)  # type: ignore[arg-type]
+
+
+def test_what_fits_a_budget_and_the_tokens_left() -> None:
+    """The likeliest of a scored tree, the first of a drawn one; node 2 and 4 are two deep."""
+    drawn = DraftTree(TREE.tokens, TREE.parents, TREE.scores, "iid")
+    unscored = DraftTree(TREE.tokens, TREE.parents)
+    assert fit(TREE, 6, 3) is TREE
+    assert fit(TREE, 3, 3).tokens.tolist() == [9, 1, 2]  # of three equal ones the first
+    assert fit(TREE, 5, 3).tokens.tolist() == [9, 1, 2, 3, 4]
+    assert fit(TREE, 6, 2).tokens.tolist() == [9, 1, 3, 5]
+    assert fit(TREE, 3, 2).tokens.tolist() == [9, 1, 3]
+    assert fit(TREE, 6, 1).tokens.tolist() == [9]
+    last = DraftTree([9, 1, 2], [-1, 0, 0], np.log([1.0, 0.1, 0.9]))
+    assert fit(last, 2, 9).tokens.tolist() == [9, 2]
+    for tree in (drawn, unscored):
+        assert fit(tree, 2, 9).tokens.tolist() == [9, 1]
+        assert fit(tree, 2, 9).draws == tree.draws
+    swor = DraftTree([9, 1, 2], [-1, 0, 0], np.log([1.0, 0.1, 0.9]), "swor")
+    kept = fit(swor, 2, 9)
+    assert kept.tokens.tolist() == [9, 1] and kept.draws == "swor"

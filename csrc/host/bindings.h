@@ -10,6 +10,7 @@ namespace treeattn::host {
 
 void bind_errors(pybind11::module_& m);
 void bind_block_pool(pybind11::module_& m);
+void bind_choose(pybind11::module_& m);
 void bind_merge_trees(pybind11::module_& m);
 void bind_schedule(pybind11::module_& m);
 void bind_suffix_trie(pybind11::module_& m);

@@ -55,6 +55,34 @@ def merge_trees(
 def best_first(
     log_probs: npt.NDArray[np.float32] | npt.NDArray[np.float64], num_nodes: int, root_token: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float64]]: ...
+def log_chances(
+    tokens: npt.NDArray[np.int64],
+    parents: npt.NDArray[np.int32],
+    depths: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float64] | None,
+    trust: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]: ...
+def observe(
+    tokens: npt.NDArray[np.int64],
+    parents: npt.NDArray[np.int32],
+    depths: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float64] | None,
+    emitted: npt.NDArray[np.int64],
+    said: npt.NDArray[np.float64],
+    seen: npt.NDArray[np.float64],
+    tries: npt.NDArray[np.float64],
+) -> int: ...
+def choose_nodes(
+    offsets: npt.NDArray[np.int64],
+    parents: npt.NDArray[np.int32],
+    depths: npt.NDArray[np.int32],
+    scores: npt.NDArray[np.float64],
+    verify_ms: npt.NDArray[np.float64],
+    draft_ms: npt.NDArray[np.float64] | None,
+    max_nodes: npt.NDArray[np.int64] | None,
+    max_depths: npt.NDArray[np.int64] | None,
+    max_ms: float,
+) -> tuple[npt.NDArray[np.bool_], int, int, float, float]: ...
 def sequoia_tree(
     p: Sequence[float], num_nodes: int, max_depth: int
 ) -> tuple[npt.NDArray[np.int32], float]: ...

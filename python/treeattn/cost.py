@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from treeattn.tree import IntLike
 
 Size: TypeAlias = int | tuple[int, ...]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+_ABOVE_ALL = np.iinfo(np.int64).max
 
 
 class Staircase:
@@ -48,6 +50,11 @@ class Staircase:
             for i in reversed(range(len(steps) - 1)):
                 steps[i] = np.where(np.isinf(steps[i]), steps[i + 1], steps[i])
         self._grid = grid
+
+    @property
+    def axes(self) -> Sequence[npt.NDArray[np.int64]]:
+        """The sizes that were measured, ascending, of each dimension."""
+        return self._axes
 
     def __call__(self, *size: int) -> float:
         return float(self._grid[self._index(size)])
@@ -86,11 +93,22 @@ class StepCosts:
 
     def after_draft(self, rows: IntLike, context: int) -> FloatArray:
         """Milliseconds for verify, accept and remap at each number of `rows`."""
-        total = self.verify.along(rows, context)
-        for table in (self.accept, self.remap):
-            if table is not None:
-                total = total + table.along(rows)
-        return total
+        sizes, contexts, ms = self._after_draft
+        costs: FloatArray = ms[np.searchsorted(contexts, context), np.searchsorted(sizes, rows)]
+        return costs
+
+    @cached_property
+    def _after_draft(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], FloatArray]:
+        """Rows and contexts at which the sum of the tables may change, and [contexts + 1, rows + 1]
+        that sum: what lies above all of them costs what the last entry says."""
+        tables = [table for table in (self.accept, self.remap) if table is not None]
+        sizes = np.unique(np.concatenate([table.axes[0] for table in (self.verify, *tables)]))
+        contexts = self.verify.axes[-1]
+        rows = np.append(sizes, _ABOVE_ALL)
+        total = self.verify.along(rows, np.append(contexts, _ABOVE_ALL)[:, None])
+        for table in tables:
+            total = total + table.along(rows)
+        return sizes, contexts, total
 
 
 def path_probs(parents: IntLike, acceptance: Sequence[Sequence[float]]) -> FloatArray:

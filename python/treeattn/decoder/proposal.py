@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from treeattn.decoder.drafters.base import Drafter, DraftsByLevel, DrawsTokens
 from treeattn.decoder.drafters.drawn import DraftLaws, without_missing
 from treeattn.decoder.request import Request
 from treeattn.decoder.sampling import Sampling
 from treeattn.schedule import Schedule
+from treeattn.schedule.prune import fit
 from treeattn.tree import DraftTree
 
 
@@ -77,7 +76,7 @@ def _check_drawn(trees: Sequence[DraftTree | None], laws: DraftLaws, sampling: S
 
 
 def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
-    """Cut a draft to the budget, and to the depth whose next token is the last that fits."""
+    """A draft, cut to what may be verified; without one the root."""
     if tree is None or len(tree) == 0:
         return DraftTree.chain(request.tokens[-1:])
     if tree.tokens[0] != request.tokens[-1]:
@@ -85,5 +84,4 @@ def _fit(tree: DraftTree | None, request: Request, num_nodes: int) -> DraftTree:
             f"a draft's root must be the last token of its request, {request.tokens[-1]}, "
             f"got {tree.tokens[0]}"
         )
-    fits = (tree.depths < request.room) & (np.arange(len(tree)) < num_nodes)
-    return tree if fits.all() else tree.keep(fits)
+    return fit(tree, num_nodes, request.room)

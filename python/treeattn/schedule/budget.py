@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from treeattn import _host
 from treeattn.cost import FloatArray, StepCosts
 from treeattn.schedule.prune import drop, path_scores
 from treeattn.tree import DraftTree, IntLike
 
-Indices: TypeAlias = npt.NDArray[np.integer[Any]]
+_NOBODY = np.empty(0, dtype=np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,125 +61,83 @@ def choose_batch(
     Ties go to off, then to chains, fewer levels, fewer rows. `draws` becomes what `prune` makes it.
     Raises ValueError for a tree without scores, or limits of another length than B.
     """
-    if not any(tree is not None and len(tree) > 0 for tree in trees):
-        return BatchPlan(tuple(trees), depth=0, rows=0, tokens=0.0, ms=0.0)
-    batch = _Batch(trees, max_nodes, max_depths)
-    most_rows = batch.num_requests + len(batch.ranked)
-    if max_rows is not None:
-        most_rows = max(batch.num_requests, min(most_rows, max_rows))
-    rows = np.arange(batch.num_requests, most_rows + 1)
-    verify_ms = costs.after_draft(rows, context) + spent_ms
-
-    best: Indices = np.empty(0, dtype=np.int64)
-    best_tokens, best_ms, best_rate = 0.0, 0.0, -1.0
-    for nodes in batch.orders(by_depth=costs.draft is not None):
-        nodes = nodes[: most_rows - batch.num_requests]
-        tokens = batch.num_requests + np.cumsum(np.concatenate(([0.0], batch.probs[nodes])))
-        ms = verify_ms[: len(tokens)] + _draft_ms(costs, batch, nodes)
-        rates = tokens / ms
-        if max_ms is not None:
-            rates[1:][ms[1:] > max_ms] = -1.0
-        count = int(rates.argmax())
-        if rates[count] > best_rate:
-            best, best_rate = nodes[:count], rates[count]
-            best_tokens, best_ms = float(tokens[count]), float(ms[count])
-    return BatchPlan(
-        trees=tuple(batch.kept(best)),
-        depth=int(batch.depths[best].max(initial=0)),
-        rows=batch.num_requests + len(best),
-        tokens=best_tokens,
-        ms=best_ms,
+    scores = [None if tree is None or len(tree) == 0 else path_scores(tree) for tree in trees]
+    chosen = choose_nodes(
+        trees,
+        scores,
+        costs,
+        context=context,
+        max_rows=max_rows,
+        max_nodes=max_nodes,
+        max_depths=max_depths,
+        max_ms=max_ms,
+        spent_ms=spent_ms,
     )
+    kept = (
+        tree if tree is None or len(tree) == 0 else drop(tree, mask)
+        for tree, mask in zip(trees, chosen.masks, strict=True)
+    )
+    return BatchPlan(tuple(kept), chosen.depth, chosen.rows, chosen.tokens, chosen.ms)
 
 
-class _Batch:
-    """The nodes of all requests, numbered through.
+@dataclass(frozen=True, eq=False)
+class NodePlan:
+    """masks: which nodes of each tree are chosen, [N] bool; the rest as in `BatchPlan`."""
 
-    ranked: those below a root that fit their request, the likeliest first, parents first.
-    """
-
-    def __init__(
-        self,
-        trees: Sequence[DraftTree | None],
-        max_nodes: IntLike | None,
-        max_depths: IntLike | None,
-    ) -> None:
-        for name, limits in (("max_nodes", max_nodes), ("max_depths", max_depths)):
-            if limits is not None and len(limits) != len(trees):
-                raise ValueError(f"{name} must have {len(trees)} entries, got {len(limits)}")
-        self._trees = trees
-        self._offsets = np.cumsum([0, *(0 if tree is None else len(tree) for tree in trees)])
-        active = [tree for tree in trees if tree is not None and len(tree) > 0]
-        sizes = np.diff(self._offsets)
-        starts = self._offsets[:-1][sizes > 0]
-        self.num_requests = len(active)
-        self.depths: Indices = np.concatenate([tree.depths for tree in active])
-        self.parents: Indices = np.concatenate(
-            [tree.parents + start for tree, start in zip(active, starts, strict=True)]
-        )
-        scores = np.concatenate([path_scores(tree) for tree in active])
-        self.probs: FloatArray = np.exp(np.minimum(scores, 0.0))
-        order = np.argsort(-scores, kind="stable")
-        order = order[self.depths[order] > 0]
-        if max_depths is not None:
-            order = order[self.depths[order] <= np.repeat(max_depths, sizes)[order]]
-        if max_nodes is not None:
-            order = order[self._rank_in_request(order) + 2 <= np.repeat(max_nodes, sizes)[order]]
-        self.ranked: Indices = order
-
-        # The likeliest child of each node, and the chain of those from the root on.
-        self._first = np.zeros(len(scores), dtype=np.bool_)
-        self._first[order[np.unique(self.parents[order], return_index=True)[1]]] = True
-        self._on_chain = self.depths == 0
-        for depth in range(1, self.max_depth + 1):
-            level = order[self.depths[order] == depth]
-            self._on_chain[level] = self._first[level] & self._on_chain[self.parents[level]]
-
-    @property
-    def max_depth(self) -> int:
-        return int(self.depths[self.ranked].max(initial=0))
-
-    def orders(self, *, by_depth: bool) -> Iterator[Indices]:
-        """In which nodes may be taken: none, chains only, all; each for every depth, if asked."""
-        yield self.ranked[:0]
-        for among in (self.ranked[self._on_chain[self.ranked]], self.ranked):
-            for depth in range(1, self.max_depth + 1) if by_depth else ():
-                yield among[self.depths[among] <= depth]
-            if not by_depth:
-                yield among
-
-    def widths(self, nodes: Indices, level: int) -> Indices:
-        """Of each prefix of `nodes`: how many nodes have a child in it at depth `level`."""
-        asks = self._first[nodes] & (self.depths[nodes] == level)
-        widths: Indices = np.cumsum(np.concatenate(([False], asks)))
-        return widths
-
-    def kept(self, nodes: Indices) -> Iterator[DraftTree | None]:
-        """Each request's tree of its root and its part of `nodes`."""
-        mask = self.depths == 0
-        mask[nodes] = True
-        for tree, start, end in zip(self._trees, self._offsets, self._offsets[1:], strict=False):
-            yield tree if tree is None or len(tree) == 0 else drop(tree, mask[start:end])
-
-    def _rank_in_request(self, order: Indices) -> Indices:
-        """How many nodes of the same request come before each of `order`."""
-        requests = np.searchsorted(self._offsets, order, side="right")
-        by_request = np.argsort(requests, kind="stable")
-        grouped = requests[by_request]
-        starts = np.searchsorted(grouped, grouped)
-        ranks = np.empty_like(order)
-        ranks[by_request] = np.arange(len(order)) - starts
-        return ranks
+    masks: tuple[npt.NDArray[np.bool_], ...]
+    depth: int
+    rows: int
+    tokens: float
+    ms: float
 
 
-def _draft_ms(costs: StepCosts, batch: _Batch, nodes: Indices) -> FloatArray:
-    """Of each prefix of `nodes`."""
-    total = np.zeros(len(nodes) + 1)
-    if costs.draft is None or len(nodes) == 0:
-        return total
-    for level in range(1, int(batch.depths[nodes].max()) + 1):
-        widths = batch.widths(nodes, level)
-        by_width = costs.draft.along(level, np.arange(widths[-1] + 1))
-        by_width[0] = 0.0  # nobody is asked
-        total += by_width[widths]
-    return total
+def choose_nodes(
+    trees: Sequence[DraftTree | None],
+    scores: Sequence[FloatArray | None],
+    costs: StepCosts,
+    *,
+    context: int,
+    max_rows: int | None = None,
+    max_nodes: IntLike | None = None,
+    max_depths: IntLike | None = None,
+    max_ms: float | None = None,
+    spent_ms: float = 0.0,
+) -> NodePlan:
+    """`choose_batch` by other `scores` than those of the trees, one [N] for each; none of them is
+    above its parent's."""
+    for name, limits in (("max_nodes", max_nodes), ("max_depths", max_depths)):
+        if limits is not None and len(limits) != len(trees):
+            raise ValueError(f"{name} must have {len(trees)} entries, got {len(limits)}")
+    active = [
+        (tree, score)
+        for tree, score in zip(trees, scores, strict=True)
+        if tree is not None and score is not None and len(tree) > 0
+    ]
+    if not active:
+        return NodePlan((_NOBODY,) * len(trees), depth=0, rows=0, tokens=0.0, ms=0.0)
+    offsets = np.cumsum([0, *(0 if tree is None else len(tree) for tree in trees)], dtype=np.int64)
+    most_rows = int(offsets[-1])
+    if max_rows is not None:
+        most_rows = max(len(active), min(most_rows, max_rows))
+    depths = np.concatenate([tree.depths for tree, _ in active])
+    kept, depth, rows, tokens, ms = _host.choose_nodes(
+        offsets,
+        np.concatenate([tree.parents for tree, _ in active]),
+        depths,
+        np.concatenate([score for _, score in active]),
+        costs.after_draft(np.arange(len(active), most_rows + 1), context) + spent_ms,
+        _draft_ms(costs, int(depths.max()), len(depths)),
+        None if max_nodes is None else np.asarray(max_nodes, dtype=np.int64),
+        None if max_depths is None else np.asarray(max_depths, dtype=np.int64),
+        math.inf if max_ms is None else max_ms,
+    )
+    return NodePlan(tuple(np.split(kept, offsets[1:-1])), depth, rows, tokens, ms)
+
+
+def _draft_ms(costs: StepCosts, levels: int, most_asked: int) -> FloatArray | None:
+    """[levels, most_asked + 1]: what each level takes that asks below so many nodes."""
+    if costs.draft is None or levels == 0:
+        return None
+    table = costs.draft.along(np.arange(1, levels + 1)[:, None], np.arange(most_asked + 1))
+    table[:, 0] = 0.0  # nobody is asked
+    return table

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from treeattn import _host
 from treeattn.cost import FloatArray
-from treeattn.schedule.prune import path_scores
-from treeattn.tree import DraftTree, IntArray, IntLike
+from treeattn.tree import DraftTree, IntLike
 
 DEPTHS, RANKS = 8, 4  # deeper nodes and later siblings count as the last ones
 HALF_LIFE = 8.0  # steps
@@ -74,15 +74,16 @@ class LearnedAcceptance:
         self.said *= self._keep
         self.seen *= self._keep
         self.tries *= self._keep
-        path = tree.follow(emitted)
-        tried = path[: len(emitted)]  # what comes after the last one is not known yet
-        nodes = np.flatnonzero(np.isin(tree.parents, tried))
-        parents = np.unique(tree.parents[nodes])
-        np.add.at(self.tries, np.minimum(tree.depths[parents], DEPTHS - 1), 1)
-        cells = _cells(tree, nodes)
-        np.add.at(self.said, cells, _below_parent(tree)[nodes])
-        np.add.at(self.seen, cells, np.isin(nodes, path))
-        return max(0, len(path) - 1)
+        return _host.observe(
+            tree.tokens,
+            tree.parents,
+            tree.depths,
+            tree.scores,
+            np.asarray(emitted, dtype=np.int64),
+            self.said,
+            self.seen,
+            self.tries,
+        )
 
     @property
     def trust(self) -> FloatArray:
@@ -101,29 +102,20 @@ class LearnedAcceptance:
     def promise(self, tree: DraftTree, nodes: IntLike) -> FloatArray:
         """[len(nodes)]: tokens to expect right below each of `nodes`, whatever they will be."""
         below: FloatArray = self.chance[np.minimum(tree.depths[nodes], DEPTHS - 1)]
-        return np.exp(self._log_chances(tree)[nodes]) * below
+        return np.exp(self.log_chances(tree)[nodes]) * below
 
     def calibrate(self, tree: DraftTree) -> DraftTree:
         """`tree` with scores that are what was learned: log chances that a path is accepted."""
-        scores = self._log_chances(tree)
+        scores = self.log_chances(tree)
         return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
 
-    def _log_chances(self, tree: DraftTree) -> FloatArray:
-        if len(tree) < 2:
-            return np.zeros(len(tree))
-        nodes = np.arange(1, len(tree))
-        trust = self.trust
-        if tree.scores is None:  # so that what is kept of siblings is always the first of them
-            trust = np.minimum.accumulate(trust, axis=1)
-        chances = np.zeros(len(tree))
-        chances[1:] = _below_parent(tree)[1:] * trust[_cells(tree, nodes)]
-        with np.errstate(divide="ignore"):
-            scores: FloatArray = np.log(np.minimum(chances, 1.0))
-        scores[0] = 0.0
-        for depth in range(1, int(tree.depths.max()) + 1):
-            level = np.flatnonzero(tree.depths == depth)
-            scores[level] += scores[tree.parents[level]]
-        return scores
+    def log_chances(self, tree: DraftTree) -> FloatArray:
+        """[N]: what was learned in place of the scores: log chances that a path is accepted.
+
+        Of a tree without scores the first of siblings is always the likeliest, so what is kept of
+        them by value never depends on the tokens.
+        """
+        return _host.log_chances(tree.tokens, tree.parents, tree.depths, tree.scores, self.trust)
 
 
 def _counts(name: str, values: object) -> FloatArray:
@@ -136,30 +128,3 @@ def _counts(name: str, values: object) -> FloatArray:
     if counts.shape != shape or not (np.isfinite(counts) & (counts >= 0)).all():
         raise ValueError(f"{name} must be {list(shape)} counts >= 0, got {values!r}")
     return counts
-
-
-def sibling_ranks(tree: DraftTree) -> IntArray:
-    """[N]: how many siblings come before each node."""
-    order = np.argsort(tree.parents, kind="stable")
-    grouped = tree.parents[order]
-    ranks = np.empty(len(tree), dtype=np.int64)
-    ranks[order] = np.arange(len(tree)) - np.searchsorted(grouped, grouped)
-    return ranks
-
-
-def _cells(tree: DraftTree, nodes: IntArray) -> tuple[IntArray, IntArray]:
-    """Row (the parent's depth) and column (the rank) of each of `nodes` in the tables."""
-    depths = np.minimum(tree.depths[nodes] - 1, DEPTHS - 1)
-    return depths, np.minimum(sibling_ranks(tree)[nodes], RANKS - 1)
-
-
-def _below_parent(tree: DraftTree) -> FloatArray:
-    """[N]: the drafter's probability of each node given its parent; 1 without scores."""
-    if tree.scores is None:
-        return np.ones(len(tree))
-    scores = path_scores(tree)
-    scores[:1] = 0.0
-    below = np.zeros(len(tree))
-    known = np.isfinite(scores[tree.parents])
-    below[known] = np.exp(np.minimum(scores[known] - scores[tree.parents[known]], 0.0))
-    return below

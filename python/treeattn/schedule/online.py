@@ -10,14 +10,16 @@ from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from treeattn.cost_file import CostTables
-from treeattn.schedule.budget import choose_batch
+from treeattn.schedule.budget import choose_nodes
 from treeattn.schedule.learned import DEPTHS, RANKS, LearnedAcceptance
 from treeattn.schedule.levels import Frontier, everything, most_saving
 from treeattn.schedule.policy import Policy
+from treeattn.schedule.prune import drop
 from treeattn.tree import DraftTree
 
 # How much of what a request's drafts saved is forgotten with every step in which it was asked.
@@ -157,7 +159,7 @@ class Online:
     Before drafting: a request whose drafts saved less time lately than drafting takes is not asked,
     but for a SECOND_CHANCES part of its time. While drafting, if the costs have a table of that: a
     level is drafted below those nodes only where it saves more time than it takes. After drafting:
-    scores are corrected by what was learned, and `choose_batch` takes the nodes that make the whole
+    scores are corrected by what was learned, and `choose_nodes` takes the nodes that make the whole
     batch fastest, chains and plain decoding among the answers. What is taken of a drawn tree
     depends on its shape only, never on its tokens, so it stays lossless.
 
@@ -265,8 +267,10 @@ class Online:
         """What of the drafts is worth verifying, and what each row below a root costs."""
         asked = any(self._known[request.seq].asked for request in requests)
         draft_ms = self.policy.verdict(len(requests)).draft_ms if asked else 0.0
-        plan = choose_batch(
-            [self._likely(request, tree) for request, tree in zip(requests, trees, strict=True)],
+        learned = [self._known[request.seq].learned for request in requests]
+        plan = choose_nodes(
+            trees,
+            [one.log_chances(tree) for one, tree in zip(learned, trees, strict=True)],
             self._tables.after_draft,
             context=self._context(requests),
             max_rows=self.max_rows,
@@ -274,10 +278,7 @@ class Online:
             max_ms=self.policy.max_step_ms,
             spent_ms=draft_ms,
         )
-        kept: list[DraftTree] = []
-        for tree, part in zip(trees, plan.trees, strict=True):
-            assert part is not None
-            kept.append(part if tree.scores is not None else _drawn_as(part, tree))
+        kept = [_part(tree, mask) for tree, mask in zip(trees, plan.masks, strict=True)]
         extra_ms = plan.ms - draft_ms - self._token_ms * len(requests)
         return kept, extra_ms / max(1, plan.rows - len(requests))
 
@@ -302,20 +303,13 @@ class Online:
         offered, accepted = self.counts.double().cpu().numpy()
         return LearnedAcceptance(offered, accepted, offered[:, 0])
 
-    def _likely(self, request: Drafting, tree: DraftTree) -> DraftTree:
-        """`tree` with the chances that were learned for scores."""
-        likely = self._known[request.seq].learned.calibrate(tree)
-        if tree.scores is not None:
-            return likely
-        # Chances that come from the shape alone: what they choose is not pruned by value.
-        rows = tree.parents if tree.draft_rows is None else tree.draft_rows
-        return DraftTree(likely.tokens, likely.parents, likely.scores, draft_rows=rows)
-
     def _context(self, requests: Sequence[Drafting]) -> int:
         longest = max(request.context for request in requests)
         return min(max(1, longest), self._tables.max_context)
 
 
-def _drawn_as(part: DraftTree, tree: DraftTree) -> DraftTree:
-    """`part` of `tree`, which was chosen without a look at its values."""
-    return DraftTree(part.tokens, part.parents, None, tree.draws, part.draft_rows)
+def _part(tree: DraftTree, mask: npt.NDArray[np.bool_]) -> DraftTree:
+    """What `mask` keeps. Without scores it was chosen by the shape alone, not by what was drawn."""
+    if tree.draws == "deterministic" and mask.all():
+        return tree
+    return tree.keep(mask) if tree.scores is None else drop(tree, mask)

@@ -39,6 +39,21 @@ def prune(
     return drop(tree, kept)
 
 
+def fit(tree: DraftTree, num_nodes: int, room: int) -> DraftTree:
+    """What of a draft may be verified: at most num_nodes, the root counted, and no node that is the
+    `room`-th token after the root or a later one: the step emits one more than it accepts.
+
+    The likeliest nodes stay; of a drawn tree, or one without scores, the first.
+    """
+    if (tree.depths >= room).any():
+        tree = tree.keep(tree.depths < room)
+    if len(tree) <= num_nodes:
+        return tree
+    if tree.scores is None or tree.draws != "deterministic":
+        return tree.keep(np.arange(len(tree)) < num_nodes)
+    return prune(tree, num_nodes=num_nodes)
+
+
 def likeliest_chain(tree: DraftTree) -> DraftTree:
     """The path of the likeliest child at every node (without scores the first one), as a tree."""
     kept = np.zeros(len(tree), dtype=np.bool_)

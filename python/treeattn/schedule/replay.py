@@ -12,7 +12,7 @@ import numpy as np
 from treeattn.cost import StepCosts
 from treeattn.cost_file import CostTables
 from treeattn.schedule.online import Schedule
-from treeattn.schedule.prune import likeliest_chain, prune
+from treeattn.schedule.prune import fit, likeliest_chain
 from treeattn.schedule.recording import Recording
 from treeattn.tree import DraftTree
 
@@ -163,11 +163,7 @@ def _fit(run: _Run, num_nodes: int, shape: str) -> DraftTree:
         return _root()
     if shape == "chain":
         tree = likeliest_chain(tree)
-    if (tree.depths >= run.room).any():
-        tree = tree.keep(tree.depths < run.room)
-    if tree.scores is None:
-        return tree if len(tree) <= num_nodes else tree.keep(np.arange(len(tree)) < num_nodes)
-    return prune(tree, num_nodes=num_nodes)
+    return fit(tree, num_nodes, run.room)
 
 
 def _draft_ms(costs: StepCosts, drafts: Sequence[DraftTree]) -> float:
