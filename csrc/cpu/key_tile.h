@@ -166,13 +166,15 @@ inline Vec load_values(PairStep, const char* const (&rows)[2], int first, int co
 }
 #endif
 
+inline constexpr int kPieceSteps = 4;
+
 inline void store_elements(float* p, Vec a) { store(p, a); }
 inline void store_elements(uint32_t* p, Vec a) { store(reinterpret_cast<float*>(p), a); }
 
-// packed[panel][step][column] = the K rows, transposed
+// packed[panel][step][column] = the K rows, transposed; a piece for `prefetch` is a square
 template <class Step>
-inline void pack_keys(const KeyColumns& columns, const KvPool& pool,
-                      typename Step::Element* packed) {
+inline void pack_keys(const KeyColumns& columns, const KvPool& pool, typename Step::Element* packed,
+                      Prefetch& prefetch) {
   const int steps = steps_of(Step{}, pool.head_dim);
   with_element(pool.dtype, [&](auto element) {
     for (int c = 0; c < columns.count; c += Vec::kLanes) {
@@ -183,15 +185,17 @@ inline void pack_keys(const KeyColumns& columns, const KvPool& pool,
         transpose(square);
         const int num_steps = min_int(Vec::kLanes, steps - k);
         for (int i = 0; i < num_steps; ++i) store_elements(panel + (k + i) * kPanel, square[i]);
+        prefetch.advance_by_piece();
       }
     }
   });
 }
 
-// packed[panel][step][column] = the V rows, zeros past head_dim
+// packed[panel][step][column] = the V rows, zeros past head_dim; a piece for `prefetch` is
+// kPieceSteps of them
 template <class Step>
 inline void pack_values(const ValueSteps<Step>& steps, const KvPool& pool,
-                        typename Step::Element* packed) {
+                        typename Step::Element* packed, Prefetch& prefetch) {
   const int stride = panel_stride(steps.count);
   const int num_whole = pool.head_dim / Vec::kLanes;
   const int rest = pool.head_dim % Vec::kLanes;
@@ -209,6 +213,7 @@ inline void pack_values(const ValueSteps<Step>& steps, const KvPool& pool,
         store_elements(place(num_whole),
                        load_values<T>(Step{}, steps.rows[k], num_whole * Vec::kLanes, rest));
       }
+      if (k % kPieceSteps == 0) prefetch.advance_by_piece();
     }
   });
 }

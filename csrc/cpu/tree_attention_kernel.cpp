@@ -15,19 +15,19 @@
 //   element by element.
 #include "cpu/tree_attention_kernel.h"
 
-#include "cpu/panel_rows.h"
 #include "cpu/path_product.h"
+#include "cpu/tiles_ahead.h"
 #include "cpu/value_steps.h"
 
 namespace treeattn::cpu::TREEATTN_ISA {
 namespace {
 
 template <class Step>
-class PanelAttention : public PanelRows {
+class PanelAttention : public TilesAhead {
  public:
   PanelAttention(const TreeAttentionParams& p, const AttentionLayout& layout,
                  const AttentionPanel& panel, float* scratch)
-      : PanelRows(p, panel),
+      : TilesAhead(p, panel),
         rows_per_group_(attention_group_rows(padded_dim_)),
         queries_(reinterpret_cast<Element*>(scratch + layout.queries)),
         keys_(reinterpret_cast<Element*>(scratch + layout.keys)),
@@ -104,61 +104,37 @@ class PanelAttention : public PanelRows {
   }
 
   // The rows of a tile come from far away, and a pool may put all of them into a few sets of the
-  // L2 cache: V is fetched while the first rows are scored, and only then the next tile's K.
+  // L2 cache: V is fetched while the first rows are scored, and only then the next tile's K. Few
+  // rows are done before a tile has come: they fetch K and V of the next one all the time.
   void attend_context(int key, const RowStates& states) {
     load_queries();
     KeyColumns columns, next;
     add_context(columns, key, kTileKeys);
     Prefetch fetch_values(columns.rows + kTileKeys, nullptr, kTileKeys, row_bytes(),
                           num_blocks(min_int(rows_per_group_, num_rows_), kTileKeys));
-    Prefetch fetch_next = fetch_after(key, next);
-    pack_keys<Step>(columns, p_.k_pool, keys_);
+    Prefetch fetch_next = fetch_after(key, num_packing_pieces(), next), none;
+    const bool few = has_few_rows();
+    Prefetch& first_fetch = fetched_key_ == key ? fetch_next : fetch_values;
+    fetched_key_ = tile_after(key);
+    pack_keys<Step>(columns, p_.k_pool, keys_, few ? first_fetch : none);
     ValueSteps<Step> steps;
     add_context_steps(steps, columns);
     for (int row = 0; row < num_rows_; row += rows_per_group_) {
       const int num_rows = min_int(rows_per_group_, num_rows_ - row);
       const RowStates group = states.from_row(row, padded_dim_);
       score_tile<Step>(queries_ + row * padded_dim_, padded_dim_, num_rows, keys_, num_steps(),
-                       kTileKeys, scores_, row == 0 ? fetch_values : fetch_next);
+                       kTileKeys, scores_, row == 0 && !few ? fetch_values : fetch_next);
       bend_scores(scores_, row, num_rows, key);
       softmax_rows<Step>(scores_, num_rows, kTileKeys, factor_, group, tops_, rescale_);
-      if (row == 0) pack_values(steps, p_.v_pool, values_);
+      if (row == 0) pack_values(steps, p_.v_pool, values_, few ? fetch_next : none);
       value_tile<Step>(reinterpret_cast<const Element*>(scores_), num_rows, values_, steps.count,
                        padded_dim_, rescale_, group.out, fetch_next);
     }
   }
 
-  int row_bytes() const { return p_.k_pool.head_dim * element_size(p_.k_pool.dtype); }
-  // Blocks of a product, about.
-  static int num_blocks(int num_rows, int num_columns) {
-    return (num_rows + kRowBlock - 1) / kRowBlock * ((num_columns + kPanel - 1) / kPanel);
-  }
-
-  // The tile that comes after a whole one.
-  int tile_after(int key) const {
-    const int next = key + kTileKeys;
-    if (next % kChunkKeys != 0) return next;
-    const int next_chunk = key / kChunkKeys + kNumStreams;
-    if (next_chunk <= max_position_ / kChunkKeys || next_stream_ < 0)
-      return next_chunk * kChunkKeys;
-    const int first_chunk = first_key() / kChunkKeys;
-    const int skipped = max_int(0, first_chunk - next_stream_ + kNumStreams - 1) / kNumStreams;
-    return max_int(first_key(), (next_stream_ + skipped * kNumStreams) * kChunkKeys);
-  }
-
-  // Fetches K of the next tile, or, where that is not whole, K and V of the panel's own nodes.
-  // `next` keeps the pointers.
-  Prefetch fetch_after(int key, KeyColumns& next) const {
-    const int next_key = tile_after(key);
-    const int num_product_blocks = num_blocks(num_rows_, padded_dim_);
-    if (is_whole(next_key)) {
-      add_context(next, next_key, kTileKeys);
-      return {next.rows, nullptr, kTileKeys, row_bytes(), num_product_blocks};
-    }
-    for (int i = 0; i < min_int(panel_.num_nodes, kTileKeys); ++i) {
-      add_node(next, tree_.node_at(panel_.first + i), i);
-    }
-    return {next.rows, next.rows + kTileKeys, next.count, row_bytes(), num_product_blocks};
+  int num_packing_pieces() const {
+    return kTileKeys / Vec::kLanes * padded(num_steps()) / Vec::kLanes +
+           kTileKeys / Step::kPerStep / kPieceSteps;
   }
 
   void attend_tree(int first_key, int last_key, const RowStates& states) {
@@ -265,7 +241,7 @@ class PanelAttention : public PanelRows {
     float* dense = dense_;
     Prefetch none;
     for_each_columns(tile, key, [&](const KeyColumns& columns, bool all) {
-      pack_keys<Step>(columns, p_.k_pool, keys_);
+      pack_keys<Step>(columns, p_.k_pool, keys_, none);
       score_tile<Step>(queries_ + first_row * padded_dim_, padded_dim_, tile.num_nodes() * group_,
                        keys_, num_steps(), columns.count, scores_, none);
       if (all && columns.in_order()) {
@@ -305,14 +281,14 @@ class PanelAttention : public PanelRows {
       ValueSteps<Step> steps;
       add_context_steps(steps, columns);
       add_tree_steps(steps, columns, tree_, p_.v_pool, panel_.kv_head);
-      pack_values(steps, p_.v_pool, values_);
+      Prefetch none;
+      pack_values(steps, p_.v_pool, values_, none);
       const Element* weights = by_key;
       if (!all || !steps.in_order()) {
         spread_weights(by_key, steps, tile, group_, by_step);
         weights = by_step;
       }
       if (all_finite<Step>(values_, steps.count, padded_dim_)) {
-        Prefetch none;
         value_tile<Step>(weights, num_rows, values_, steps.count, padded_dim_, rescale_, states.out,
                          none);
       } else {
@@ -331,7 +307,7 @@ class PanelAttention : public PanelRows {
   float *const scores_, *const dense_, *const tops_, *const rescale_;
   int* const union_nodes_;
   bool queries_loaded_ = false;
-  int next_stream_ = -1;
+  int fetched_key_ = -1;  // of the tile whose K was fetched, V too for few rows
 };
 
 RowStates states_at(const AttentionLayout& layout, float* memory) {

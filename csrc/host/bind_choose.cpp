@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+
+#include <algorithm>
 #include <optional>
-#include <stdexcept>
+#include <span>
 
 #include "host/bindings.h"
 #include "host/choose_nodes.h"
