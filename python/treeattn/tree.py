@@ -60,14 +60,32 @@ class DraftTree:
         _check_parents(parent_array)
         if draws not in DRAWS:
             raise ValueError(f"draws must be one of {', '.join(DRAWS)}, got {draws!r}")
+        self._assign(
+            token_array,
+            parent_array.astype(np.int32),
+            None if scores is None else _scores(scores, token_array),
+            draws,
+            None if draft_rows is None else _draft_rows(draft_rows, token_array),
+            _depths(parent_array),
+        )
+
+    def _assign(
+        self,
+        tokens: npt.NDArray[np.int64],
+        parents: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float64] | None,
+        draws: str,
+        draft_rows: npt.NDArray[np.int32] | None,
+        depths: npt.NDArray[np.int32],
+    ) -> None:
+        """Takes the arrays, which belong to nobody else and are known to be right."""
         assign = object.__setattr__
-        assign(self, "tokens", _frozen(token_array))
-        assign(self, "parents", _frozen(parent_array.astype(np.int32)))
-        assign(self, "scores", None if scores is None else _scores(scores, token_array))
+        assign(self, "tokens", _frozen(tokens))
+        assign(self, "parents", _frozen(parents))
+        assign(self, "scores", None if scores is None else _frozen(scores))
         assign(self, "draws", draws)
-        rows = None if draft_rows is None else _draft_rows(draft_rows, token_array)
-        assign(self, "draft_rows", rows)
-        assign(self, "depths", _frozen(_depths(parent_array)))
+        assign(self, "draft_rows", None if draft_rows is None else _frozen(draft_rows))
+        assign(self, "depths", _frozen(depths))
 
     @classmethod
     def chain(cls, tokens: IntLike) -> DraftTree:
@@ -199,13 +217,16 @@ class DraftTree:
         rows = self.draft_rows
         if rows is None and self.draws in _HAS_DRAFT_LAW:
             rows = self.parents
-        return DraftTree(
+        tree = object.__new__(DraftTree)
+        tree._assign(
             self.tokens[order],
             parents,
             None if self.scores is None else self.scores[order],
             self.draws,
             None if rows is None else rows[order],
+            self.depths[order],
         )
+        return tree
 
     def _check_node(self, i: int) -> None:
         if not 0 <= i < len(self):
@@ -304,7 +325,7 @@ def _scores(scores: FloatLike, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.
     missing = np.flatnonzero(np.isnan(array))
     if len(missing) > 0:
         raise ValueError(f"scores must be log probabilities, got scores[{missing[0]}] = nan")
-    return _frozen(array)
+    return array
 
 
 def _draft_rows(rows: IntLike, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
@@ -315,7 +336,7 @@ def _draft_rows(rows: IntLike, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.
     if len(wrong) > 0:
         i = int(wrong[0])
         raise ValueError(f"draft_rows[{i}] must be a row of draft_probs, got {array[i]}")
-    return _frozen(array.clip(-1, limit).astype(np.int32))
+    return array.clip(-1, limit).astype(np.int32)
 
 
 def _frozen(array: _Array) -> _Array:
