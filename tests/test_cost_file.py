@@ -44,23 +44,37 @@ def test_a_policy_file_is_a_file_of_costs(tmp_path: Path) -> None:
 
 
 def test_tables_of_batches(tmp_path: Path) -> None:
-    """A batch goes by the next size that was measured, or by the largest."""
+    """A batch goes by the next size that was measured; a larger one by none."""
     two, eight = (CostTables(((8, 64, ms),), about={"verify": "measured"}) for ms in (2.0, 8.0))
     tables = replace(TABLES, batches={8: eight, 2: two})
-    sizes = (1, 2, 3, 8, 9)
-    assert [tables.at(size) for size in sizes] == [two, two, eight, eight, eight]
+    assert [tables.at(size) for size in (1, 2, 3, 8)] == [two, two, eight, eight]
+    assert tables.covers(8) and not tables.covers(9) and TABLES.covers(99)
     assert TABLES.at(99) is TABLES
     path = saved(tmp_path / "costs.json", tables.to_json())
     assert CostTables.load(path) == tables
-    assert [CostTables.load(path, batch_size=size) for size in (2, 9)] == [two, eight]
+    assert [CostTables.load(path, batch_size=size) for size in (2, 8)] == [two, eight]
+    with pytest.raises(ValueError, match="batch_size must be at most 8, got 9"):
+        CostTables.load(path, batch_size=9)
     policy = tmp_path / "policy.json"
     Policy({1: Verdict("off", 1, 0.0, 0.0, 1.0)}, tables, "suffix").save(policy)
     assert Policy.load(policy).costs == CostTables.load(policy) == tables
     with pytest.raises(ValueError, match=r"batches must be sizes >= 1, got \[0, 2\]"):
         replace(TABLES, batches={0: two, 2: two})
-    saved(path, {**TABLES.to_json(), "batches": {"two": {}}})
-    with pytest.raises(ValueError, match="batches must hold tables by batch size, got"):
-        CostTables.load(path)
+    for wrong in ({"two": {}}, {"2": {"batches": {}}}, {"2": []}, []):
+        saved(path, {**TABLES.to_json(), "batches": wrong})
+        with pytest.raises(ValueError, match="batches must hold tables by batch size, got"):
+            CostTables.load(path)
+
+
+def test_a_part_takes_from_the_whole_what_it_leaves_out(tmp_path: Path) -> None:
+    """And is written that way."""
+    slow = replace(TABLES, verify=((4, 64, 99.0),))
+    tables = replace(TABLES, batches={1: TABLES, 4: slow})
+    data = tables.to_json()
+    assert data["batches"] == {"1": {}, "4": {"verify": [[4, 64, 99.0]]}}
+    found = CostTables.load(saved(tmp_path / "costs.json", data))
+    assert found == tables and found.at(4).source("verify") == "measured"
+    assert found.at(4).draft == TABLES.draft
 
 
 def test_only_verify_is_needed(tmp_path: Path) -> None:

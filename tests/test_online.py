@@ -110,6 +110,15 @@ def test_a_step_is_planned_by_what_so_many_requests_cost() -> None:
         assert len(step(online, requests[:1], drafts[:1])[1][0]) == 4
 
 
+def test_of_more_requests_than_were_timed_nobody_is_asked() -> None:
+    alone = policy(draft_ms=0.0)
+    online = Online(replace(alone, costs=replace(alone.costs, batches={2: alone.costs})))
+    requests = [Drafting(b) for b in range(3)]
+    assert step(online, requests[:2], [chain(4)] * 2)[0] == [True] * 2
+    asked, trees = step(online, requests, [chain(4)] * 3)
+    assert asked == [False] * 3 and [len(tree) for tree in trees] == [1] * 3
+
+
 def test_drafts_that_cost_nothing_are_always_asked_for() -> None:
     """Neither the drafter's time nor that of the rows."""
     online, request = Online(policy(((256, 1000, 10.0),), draft_ms=0.0)), Drafting(0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fetching the next tile's K and V rows while the current tile is multiplied. Included by
+// Fetching K and V rows while others are packed and multiplied. Included by
 // VECTOR_SOURCES only.
 #pragma once
 
@@ -11,9 +11,11 @@ namespace treeattn::cpu::TREEATTN_ISA {
 // (Zen 4) loses up to a fifth of the products' time where a block has few rows and cold keys.
 inline constexpr int kFewLines = 8;
 
+inline constexpr int kPiecesPerBlock = 4;
+
 // Spreads the cache lines of some K and V rows over the `num_blocks` blocks of a product, and over
-// pieces of packing that take about a quarter of a block each: asked for all at once they would
-// hold up the work they should hide behind.
+// pieces of packing, kPiecesPerBlock of which take about as long as a block: asked for all at once
+// they would hold up the work they should hide behind.
 class Prefetch {
  public:
   Prefetch() = default;
@@ -34,7 +36,7 @@ class Prefetch {
   // 0 once all are fetched.
   int lines_per_block() const { return rows_ == nullptr ? 0 : lines_per_block_; }
 
-  void advance_by_piece() { advance((lines_per_block() + 3) / 4); }
+  void advance_by_piece() { advance((lines_per_block() + kPiecesPerBlock - 1) / kPiecesPerBlock); }
 
   void advance(int num_lines) {
     for (int i = 0; i < num_lines && rows_ != nullptr; ++i) {

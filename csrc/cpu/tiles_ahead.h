@@ -8,9 +8,10 @@
 
 namespace treeattn::cpu::TREEATTN_ISA {
 
-// So few that a tile comes from memory more slowly than it is multiplied. Lines for the L2 cache
-// then come up to 1.6 times as fast as lines for L1 (Zen 4), which many rows wait less for.
-constexpr int kFewRows = 4 * kRowBlock;
+// So few that a tile comes from memory more slowly than it is multiplied. They fetch into the L2
+// cache, which is up to 1.6 times as fast (Zen 4); many rows hide the slower way and find their
+// lines in L1.
+inline constexpr int kFewRows = 4 * kRowBlock;
 
 class TilesAhead : public PanelRows {
  protected:
@@ -48,7 +49,8 @@ class TilesAhead : public PanelRows {
       }
     }
     const int value_blocks = num_blocks(num_rows_, padded_dim_);
-    const int all_blocks = value_blocks + num_blocks(num_rows_, kTileKeys) + num_packing_pieces / 4;
+    const int all_blocks =
+        value_blocks + num_blocks(num_rows_, kTileKeys) + num_packing_pieces / kPiecesPerBlock;
     return {next.rows,
             few || !whole ? next.rows + kTileKeys : nullptr,
             next.count,

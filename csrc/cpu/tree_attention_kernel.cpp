@@ -105,15 +105,17 @@ class PanelAttention : public TilesAhead {
 
   // The rows of a tile come from far away, and a pool may put all of them into a few sets of the
   // L2 cache: V is fetched while the first rows are scored, and only then the next tile's K. Few
-  // rows are done before a tile has come: they fetch K and V of the next one all the time.
+  // rows are done before a tile has come: they fetch K and V of the next one all the time, and of
+  // a stream's first tile V while K is packed.
   void attend_context(int key, const RowStates& states) {
     load_queries();
     KeyColumns columns, next;
     add_context(columns, key, kTileKeys);
-    Prefetch fetch_values(columns.rows + kTileKeys, nullptr, kTileKeys, row_bytes(),
-                          num_blocks(min_int(rows_per_group_, num_rows_), kTileKeys));
-    Prefetch fetch_next = fetch_after(key, num_packing_pieces(), next), none;
     const bool few = has_few_rows();
+    const int score_blocks = num_blocks(min_int(rows_per_group_, num_rows_), kTileKeys);
+    Prefetch fetch_values(columns.rows + kTileKeys, nullptr, kTileKeys, row_bytes(),
+                          few ? num_squares() / kPiecesPerBlock : score_blocks, few ? 2 : 1);
+    Prefetch fetch_next = fetch_after(key, num_squares() + num_value_pieces(), next), none;
     Prefetch& first_fetch = fetched_key_ == key ? fetch_next : fetch_values;
     fetched_key_ = tile_after(key);
     pack_keys<Step>(columns, p_.k_pool, keys_, few ? first_fetch : none);
@@ -132,10 +134,9 @@ class PanelAttention : public TilesAhead {
     }
   }
 
-  int num_packing_pieces() const {
-    return kTileKeys / Vec::kLanes * padded(num_steps()) / Vec::kLanes +
-           kTileKeys / Step::kPerStep / kPieceSteps;
-  }
+  // The pieces of packing K, and V.
+  int num_squares() const { return kTileKeys / Vec::kLanes * (padded(num_steps()) / Vec::kLanes); }
+  static constexpr int num_value_pieces() { return kTileKeys / Step::kPerStep / kPieceSteps; }
 
   void attend_tree(int first_key, int last_key, const RowStates& states) {
     for (int i = 0; i < panel_.num_nodes; i += kMaxTileNodes) {
@@ -307,7 +308,7 @@ class PanelAttention : public TilesAhead {
   float *const scores_, *const dense_, *const tops_, *const rescale_;
   int* const union_nodes_;
   bool queries_loaded_ = false;
-  int fetched_key_ = -1;  // of the tile whose K was fetched, V too for few rows
+  int fetched_key_ = -1;  // of the tile that was fetched ahead: its K, for few rows also V
 };
 
 RowStates states_at(const AttentionLayout& layout, float* memory) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 
 namespace treeattn::host {
 namespace {
@@ -85,7 +86,7 @@ class Best {
       if (count > 0 && ms > times_.max_ms) continue;
       if (tokens / ms > best_rate) {
         best_rate = tokens / ms;
-        best = {count, tokens, ms};
+        best = {.count = count, .tokens = tokens, .ms = ms};
       }
     }
     if (best_rate > rate_) {

@@ -33,7 +33,7 @@ struct Limits {
   std::span<const std::int64_t> max_depths;
 };
 
-// kept: by node, the roots are. tokens, ms: expected of the step.
+// kept: by node, true for every root. tokens, ms: expected of the step.
 struct Chosen {
   std::vector<bool> kept;
   std::int64_t depth = 0;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace treeattn::host {
 namespace {
@@ -25,6 +24,16 @@ std::vector<double> below_parent(const ScoredTree& tree) {
   return below;
 }
 
+// How many siblings come before each node.
+std::vector<std::int32_t> sibling_ranks(std::span<const std::int32_t> parents) {
+  std::vector<std::int32_t> ranks(parents.size(), 0);
+  std::vector<std::int32_t> children(parents.size(), 0);
+  for (std::size_t i = 1; i < parents.size(); ++i) {
+    ranks[i] = children[static_cast<std::size_t>(parents[i])]++;
+  }
+  return ranks;
+}
+
 // The nodes along `emitted`, the root first, as far as the tree holds them.
 std::vector<std::size_t> follow(const ScoredTree& tree, std::span<const std::int64_t> emitted) {
   std::vector<std::size_t> path;
@@ -44,15 +53,6 @@ std::vector<std::size_t> follow(const ScoredTree& tree, std::span<const std::int
 }
 
 }  // namespace
-
-std::vector<std::int32_t> sibling_ranks(std::span<const std::int32_t> parents) {
-  std::vector<std::int32_t> ranks(parents.size(), 0);
-  std::vector<std::int32_t> children(parents.size(), 0);
-  for (std::size_t i = 1; i < parents.size(); ++i) {
-    ranks[i] = children[static_cast<std::size_t>(parents[i])]++;
-  }
-  return ranks;
-}
 
 std::vector<double> log_chances(const ScoredTree& tree, TableShape shape,
                                 std::span<const double> trust) {

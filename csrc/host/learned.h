@@ -28,19 +28,16 @@ struct TableShape {
   }
 };
 
-// How many siblings come before each node.
-std::vector<std::int32_t> sibling_ranks(std::span<const std::int32_t> parents);
-
 // Log chances that each path is accepted: the drafter's word below its parent times `trust`, at
 // most 1, from the root down. Without scores a child is never trusted more than its elder siblings,
 // so that the best of them are the first.
 std::vector<double> log_chances(const ScoredTree& tree, TableShape shape,
                                 std::span<const double> trust);
 
-// Adds what became of the children of the nodes along `emitted`, all but the last of its nodes if
-// it leads through the whole of it: `said`, what the drafter gave them, `seen`, who was right, and
-// `tries`, by depth, how many nodes had children. Of equal siblings the first is right. Returns how
-// many of `emitted` the tree holds.
+// For each node on the accepted path whose next token is in `emitted`, adds what became of its
+// children: to `said` what the drafter gave them, to `seen` who was right, to `tries` one by depth
+// if there are any. Of equal siblings the first is right. Returns how many of `emitted` the tree
+// holds.
 std::int64_t observe(const ScoredTree& tree, std::span<const std::int64_t> emitted,
                      TableShape shape, std::span<double> said, std::span<double> seen,
                      std::span<double> tries);

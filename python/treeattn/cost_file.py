@@ -28,16 +28,16 @@ class CostTables:
     verify: (rows, context, ms), rows being the nodes of the whole batch. draft: (level, width, ms),
         level from 1, width being the nodes of the whole batch asked at it; empty: takes no time.
     accept, remap: (rows, ms).
-    batches: tables of batches of so many requests, where they were measured apart; see `at`.
     about: for each table, where its numbers come from; starts with "measured" or "assumed".
+    batches: tables of batches of so many requests, where they were measured apart; see `at`.
     """
 
     verify: Rows
     draft: Rows = ()
     accept: Rows = ()
     remap: Rows = ()
-    batches: Mapping[int, CostTables] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
+    batches: Mapping[int, CostTables] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, columns in COLUMNS.items():
@@ -57,12 +57,16 @@ class CostTables:
             raise ValueError(f"batches must be sizes >= 1, got {sorted(self.batches)}")
 
     def at(self, batch_size: int) -> CostTables:
-        """Those measured at the next batch size that is not smaller, or at the largest; these
-        where none were measured apart."""
-        if not self.batches:
-            return self
+        """Those measured at the next batch size that is not smaller; these where none were
+        measured apart. Raises ValueError for a batch larger than any measured."""
+        if not self.covers(batch_size):
+            raise ValueError(f"batch_size must be at most {max(self.batches)}, got {batch_size}")
         enough = [size for size in self.batches if size >= batch_size]
-        return self.batches[min(enough, default=max(self.batches))]
+        return self.batches[min(enough)] if enough else self
+
+    def covers(self, batch_size: int) -> bool:
+        """Whether a batch of this size was measured, or a larger one, or batches make none."""
+        return not self.batches or batch_size <= max(self.batches)
 
     @cached_property
     def costs(self) -> StepCosts:
@@ -75,8 +79,8 @@ class CostTables:
         )
 
     @cached_property
-    def after_draft(self) -> StepCosts:
-        """The costs of a step whose drafts are there already."""
+    def costs_once_drafted(self) -> StepCosts:
+        """What is left of a step whose drafts are there already."""
         return replace(self.costs, draft=None)
 
     @cached_property
@@ -91,15 +95,23 @@ class CostTables:
             **tables,
             "about": dict(self.about),
         }
-        if self.batches:
+        if self.batches:  # each without what it has from here
             data["batches"] = {
-                str(size): tables.to_json() for size, tables in sorted(self.batches.items())
+                str(size): {
+                    name: value
+                    for name, value in self.batches[size].to_json().items()
+                    if value != data[name]
+                }
+                for size in sorted(self.batches)
             }
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CostTables:
-        """Raises ValueError naming the table and the point that is wrong."""
+        """A part of "batches" takes from the whole what it leaves out.
+
+        Raises ValueError naming the table and the point that is wrong.
+        """
         if not isinstance(data, Mapping) or "verify" not in data:
             raise ValueError(f"cost tables must have the table verify, got {data!r:.80}")
         for name, columns in data.get("columns", {}).items():
@@ -108,17 +120,19 @@ class CostTables:
                     f"columns of {name} must be {COLUMNS.get(name)}, got {tuple(columns)}"
                 )
         tables = {name: _rows(name, data.get(name, [])) for name in COLUMNS}
-        batches = {int(size): cls.from_json(part) for size, part in _batches(data).items()}
-        return cls(**tables, batches=batches, about=dict(data.get("about", {})))
+        whole = {name: value for name, value in data.items() if name != "batches"}
+        batches = {
+            int(size): cls.from_json({**whole, **part}) for size, part in _batches(data).items()
+        }
+        return cls(**tables, about=dict(data.get("about", {})), batches=batches)
 
     @classmethod
     def load(cls, path: Path, *, batch_size: int | None = None) -> CostTables:
         """From a file of cost tables, or from a policy file, which has them under "costs".
 
-        batch_size: the tables for batches of that size: `at` of it, or of a file that has tables
-        by batch size only, {"batches": {"1": tables, ...}, "about": of those without their own},
-        the next size that is not smaller. Where the file makes no difference, neither does
-        `batch_size`.
+        batch_size: the tables for batches of that size, see `at`. A file may have tables by batch
+        size only: {"batches": {"1": tables, ...}, "about": of those without their own}. Where the
+        file makes no difference, neither does `batch_size`.
         Raises FileNotFoundError, or ValueError naming the file and what is wrong with it.
         """
         try:
@@ -157,7 +171,8 @@ def _of_batch(data: Any, batch_size: int | None) -> Any:
 def _batches(data: Mapping[str, Any]) -> Mapping[str, Any]:
     batches = data.get("batches", {})
     if not isinstance(batches, dict) or not all(
-        size.isdecimal() and isinstance(tables, dict) for size, tables in batches.items()
+        size.isdecimal() and isinstance(tables, dict) and "batches" not in tables
+        for size, tables in batches.items()
     ):
         raise ValueError(f"batches must hold tables by batch size, got {batches!r:.80}")
     return batches

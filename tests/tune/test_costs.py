@@ -145,3 +145,5 @@ def test_random_trees_have_exactly_the_rows_asked_for(monkeypatch: pytest.Monkey
     seen.clear()
     step_costs(tiny_decoder(), rows=(3, 5, 16), contexts=(16,), batch_size=3)
     assert seen == [3, 3, 5, 16]
+    with pytest.raises(ValueError, match="rows must be at least batch_size, 3, got 2"):
+        step_costs(tiny_decoder(), rows=(2, 4), contexts=(16,), batch_size=3)

@@ -29,7 +29,8 @@ The cost file holds one object; only "verify" is required, what is left out take
    "draft":  [[level, width, ms], ...],    width: nodes of the whole batch asked at that level
    "accept": [[rows, ms], ...], "remap": [[rows, ms], ...],
    "about":  {"verify": "measured: ...", "draft": "assumed: ..."}}
-or such tables by batch size: {"batches": {"1": {...}, "16": {...}}, "about": {...}}
+or such tables by batch size: {"batches": {"1": {...}, "16": {...}}, "about": {...}}; or both, and
+then a batch size takes from the whole what it leaves out. A policy file is a cost file as well.
 The acceptance file: {"acceptance": [[0.7, 0.1], [0.6, 0.1]], "about": "measured: ..."}
 
 examples:

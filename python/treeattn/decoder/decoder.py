@@ -107,8 +107,8 @@ class Decoder:
 
         prompts: token ids, taken as they are, or text, put through the chat template.
         drafter: "none", "lookup", "suffix", "layer_skip" or a `Drafter`: `load_draft_head` and
-        `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; a larger draft is
-        cut. shape: "tree" or "chain".
+        `as_drafter_for` give one. num_nodes: budget of a draft, the root counted; of a larger
+        draft the likeliest stay, or the first where it has no scores. shape: "tree" or "chain".
         rule: as in `accept_path`, with its temperature, top_k, top_p and min_p; "greedy" ignores
         them, and temperature 0, the default, is greedy under any rule. "multistep", "swor", "block"
         (with shape "chain") and "traversal" need a drafter that draws its tokens: "layer_skip", a
@@ -188,17 +188,21 @@ class Decoder:
     ) -> Run:
         """What `generate` does, with the steps left to the caller: to decode in turns with others.
 
-        prefill_budget: prompt tokens read between two steps, None: the usual; with `math.inf` all
-        prompts that find room are read before the first. Everything that can be wrong with the
-        arguments is found here.
+        prefill_budget: prompt tokens read between two steps, None: `engine.PREFILL_BUDGET`; with
+        `math.inf` all prompts that find room are read before the first. Runs of a decoder with
+        `num_blocks` share them: a step raises OutOfBlocks where another run holds what it needs.
+        Raises ValueError naming the argument, before anything is decoded.
         """
+        if prefill_budget is not None and not prefill_budget > 0:
+            raise ValueError(f"prefill_budget must be > 0, got {prefill_budget}")
         if isinstance(prompts, str):
             raise ValueError("prompts must be a list of prompts, got a single string")
         if options.stop_strings and self.tokenizer is None:
             raise ValueError("stop needs a checkpoint with a tokenizer")
         seeds = options.seeds_for(len(prompts))
+        end_ids = options.end_ids(self.config.eos_ids)
         requests = [
-            self._request(index, prompt, seed, options)
+            self._request(index, prompt, seed, end_ids, options)
             for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
         schedule = options.schedule(MAX_ROWS, self.model.embedding.device)
@@ -210,7 +214,7 @@ class Decoder:
             options.sampling,
             schedule,
             options.logprobs,
-            prefill_budget,
+            prefill_budget=prefill_budget,
         )
         for request in requests:
             engine.add(request)
@@ -265,14 +269,16 @@ class Decoder:
                 num_yielded = len(request.tokens)
         self._set_stats(run.requests)
 
-    def _request(self, index: int, prompt: Prompt, seed: int, options: Options) -> Request:
+    def _request(
+        self, index: int, prompt: Prompt, seed: int, end_ids: frozenset[int], options: Options
+    ) -> Request:
         tokens = self._encode(index, prompt)
         return Request(
             seq=next(self._next_seq),
             tokens=tokens,
             limit=min(len(tokens) + options.max_new_tokens, self.config.max_position),
             seed=seed,
-            eos_ids=options.end_ids(self.config.eos_ids),
+            eos_ids=end_ids,
             stop=options.stop_strings,
             text_stream=None if self.tokenizer is None else TextStream(self.tokenizer),
         )

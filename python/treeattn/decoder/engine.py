@@ -29,8 +29,8 @@ PREFILL_BUDGET = 2 * PREFILL_CHUNK
 class Engine:
     """Decodes requests together on one cache.
 
-    prefill_budget: prompt tokens read between two verify steps, to the end of a chunk; None: the
-    usual.
+    prefill_budget: prompt tokens read between two verify steps, to the end of a chunk; None:
+    PREFILL_BUDGET.
 
     When blocks run out the youngest request is set back: it gives up its blocks and is prefilled
     again, prompt and output, when there is room. Its tokens stay the same.
@@ -42,10 +42,10 @@ class Engine:
     sampling: Sampling
     schedule: Schedule
     logprobs: bool = False
-    prefill_budget: float | None = None
     waiting: deque[Request] = field(default_factory=deque)
     prefilling: Request | None = None
     running: list[Request] = field(default_factory=list)
+    prefill_budget: float | None = None
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises ValueError when the cache could never hold it."""

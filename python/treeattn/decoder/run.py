@@ -12,7 +12,7 @@ from treeattn.decoder.request import Generation, Request
 
 class Run:
     """What `Decoder.start` has begun. Used with `with`, it gives back all blocks at the end, those
-    of unfinished requests too."""
+    of unfinished requests too; what they emitted stays in `requests`."""
 
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         self.requests = requests
@@ -43,11 +43,15 @@ class Run:
         return sum(len(request.tokens) - request.num_prompt for request in self.requests)
 
     def results(self) -> list[Generation]:
-        """One per prompt, in order, of a run that is no longer busy."""
-        return [self._result(request) for request in self.requests]
+        """One per prompt, in order. Raises ValueError while a request is unfinished."""
+        return [self._result(index, request) for index, request in enumerate(self.requests)]
 
-    def _result(self, request: Request) -> Generation:
-        assert request.finish_reason is not None
+    def _result(self, index: int, request: Request) -> Generation:
+        if request.finish_reason is None:
+            raise ValueError(
+                f"requests[{index}] must have finished before there are results, got "
+                f"{len(request.output)} tokens so far"
+            )
         return Generation(
             tokens=request.output,
             text=request.text,

@@ -103,15 +103,22 @@ def choose_nodes(
     max_ms: float | None = None,
     spent_ms: float = 0.0,
 ) -> NodePlan:
-    """`choose_batch` by other `scores` than those of the trees, one [N] for each; none of them is
-    above its parent's."""
+    """What `choose_batch` would keep if `scores` were those of the trees, as masks.
+
+    scores: one float64 [N] per tree that has nodes; no node's is above its parent's. The rest as
+    there. Raises ValueError naming the tree whose scores are missing, of another shape, or NaN.
+    """
+    for b, (tree, score) in enumerate(zip(trees, scores, strict=True)):
+        if tree is not None and len(tree) > 0 and (score is None or score.shape != (len(tree),)):
+            shape = None if score is None else list(score.shape)
+            raise ValueError(f"scores[{b}] must be [{len(tree)}] float64, got {shape}")
     for name, limits in (("max_nodes", max_nodes), ("max_depths", max_depths)):
         if limits is not None and len(limits) != len(trees):
             raise ValueError(f"{name} must have {len(trees)} entries, got {len(limits)}")
     active = [
         (tree, score)
         for tree, score in zip(trees, scores, strict=True)
-        if tree is not None and score is not None and len(tree) > 0
+        if tree is not None and score is not None and len(tree) > 0  # else inactive
     ]
     if not active:
         return NodePlan((_NOBODY,) * len(trees), depth=0, rows=0, tokens=0.0, ms=0.0)
@@ -127,8 +134,8 @@ def choose_nodes(
         np.concatenate([score for _, score in active]),
         costs.after_draft(np.arange(len(active), most_rows + 1), context) + spent_ms,
         _draft_ms(costs, int(depths.max()), len(depths)),
-        None if max_nodes is None else np.asarray(max_nodes, dtype=np.int64),
-        None if max_depths is None else np.asarray(max_depths, dtype=np.int64),
+        None if max_nodes is None else np.ascontiguousarray(max_nodes, dtype=np.int64),
+        None if max_depths is None else np.ascontiguousarray(max_depths, dtype=np.int64),
         math.inf if max_ms is None else max_ms,
     )
     return NodePlan(tuple(np.split(kept, offsets[1:-1])), depth, rows, tokens, ms)

@@ -79,7 +79,7 @@ class LearnedAcceptance:
             tree.parents,
             tree.depths,
             tree.scores,
-            np.asarray(emitted, dtype=np.int64),
+            np.ascontiguousarray(emitted, dtype=np.int64),
             self.said,
             self.seen,
             self.tries,
@@ -105,7 +105,7 @@ class LearnedAcceptance:
         return np.exp(self.log_chances(tree)[nodes]) * below
 
     def calibrate(self, tree: DraftTree) -> DraftTree:
-        """`tree` with scores that are what was learned: log chances that a path is accepted."""
+        """`tree` with scores that are what was learned, for `prune` or `choose_batch`."""
         scores = self.log_chances(tree)
         return DraftTree(tree.tokens, tree.parents, scores, tree.draws, tree.draft_rows)
 

@@ -164,7 +164,8 @@ class Online:
     depends on its shape only, never on its tokens, so it stays lossless.
 
     max_rows: most nodes of a step. chains_only: trees give way to chains. Contexts longer than any
-    that was measured cost what that did; of a batch larger than any measured nobody is asked.
+    that was measured cost what that did; of a batch larger than any that was timed, or with more
+    rows than were measured, nobody is asked.
     drawn: drafts are drawn, and have no scores: a new request starts from what `counts` says that
     those before it were accepted, by depth and sibling rank. device: of `counts`, the decoder's.
     """
@@ -203,10 +204,12 @@ class Online:
     def ask(self, requests: Sequence[Drafting]) -> list[bool]:
         batch_size = len(requests)
         verdict = self.policy.verdict(batch_size)
-        self._batch_size, self._tables = batch_size, self.policy.costs.at(batch_size)
-        self._longest = self._context(requests)
-        step_ms = float(self._tables.after_draft.after_draft([batch_size], self._longest)[0])
-        measured = step_ms < math.inf
+        measured = self.policy.costs.covers(batch_size)
+        if measured:
+            self._tables = self.policy.costs.at(batch_size)
+        self._batch_size, self._longest = batch_size, self._context(requests)
+        step_ms = float(self._tables.costs.after_draft([batch_size], self._longest)[0])
+        measured &= step_ms < math.inf
         self._token_ms = step_ms / batch_size if measured else 0.0
         draft_ms = verdict.draft_ms / batch_size
         promised_ms = self._token_ms * (1 + verdict.accepted) * verdict.gain + draft_ms
@@ -246,7 +249,7 @@ class Online:
         asked = most_saving(
             tokens * token_ms,
             draft.along(frontiers[0].level, np.arange(1, len(tokens) + 1)),
-            self._tables.after_draft.after_draft(np.arange(rows, most_rows + 1), self._longest),
+            self._tables.costs.after_draft(np.arange(rows, most_rows + 1), self._longest),
         )
         ends = list(accumulate(len(frontier.nodes) for frontier in frontiers))
         return [part.tolist() for part in np.split(asked, ends[:-1])]
@@ -271,7 +274,7 @@ class Online:
         plan = choose_nodes(
             trees,
             [one.log_chances(tree) for one, tree in zip(learned, trees, strict=True)],
-            self._tables.after_draft,
+            self._tables.costs_once_drafted,
             context=self._context(requests),
             max_rows=self.max_rows,
             max_depths=[request.room - 1 for request in requests],

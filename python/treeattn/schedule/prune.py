@@ -40,8 +40,8 @@ def prune(
 
 
 def fit(tree: DraftTree, num_nodes: int, room: int) -> DraftTree:
-    """What of a draft may be verified: at most num_nodes, the root counted, and no node that is the
-    `room`-th token after the root or a later one: the step emits one more than it accepts.
+    """What of a draft may be verified: at most num_nodes, the root counted, and no node of depth
+    `room` or more: of `room` tokens left the last comes from the target itself.
 
     The likeliest nodes stay; of a drawn tree, or one without scores, the first.
     """

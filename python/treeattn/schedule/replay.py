@@ -86,7 +86,7 @@ def replay(
 
     Tokens are those that were recorded; time is what `costs` says for as many requests as the step
     has. Contexts longer than any that was measured cost what that did. A draft smaller than the one
-    that was recorded is taken to be its likeliest part, and a chain its likeliest path.
+    that was recorded is taken to be what `prune.fit` leaves of it, a chain its likeliest path.
     refill: the batch stays full, as on a busy server: the recordings begin again until each of them
     has been decoded once, and the tokens of those that began again count as well.
     Raises NotMeasured, a ValueError, where `costs` does not know what a step takes.

@@ -41,6 +41,8 @@ def step_costs(
     request. The trees are random, and nearly nothing of them is accepted. The KV that they look at
     is zeros: a step takes the same time whatever it holds.
     """
+    if min(rows) < batch_size:
+        raise ValueError(f"rows must be at least batch_size, {batch_size}, got {min(rows)}")
     samples: dict[tuple[int, int], list[dict[str, float]]] = {}
     for _ in range(REPEATS):
         for context in contexts:

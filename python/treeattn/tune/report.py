@@ -51,8 +51,9 @@ def write_report(folder: Path, tuned: Tuned, prompts: Sequence[Prompt]) -> None:
         "# What drafting pays",
         summary(tuned),
         str(tuned.policy.about["repeatability"]),
-        "## Trials\n\nEach against plain decoding in between, on the same prompts. `predicted` is "
-        "from the cost tables and the recorded drafts.\n\n" + markdown_table(COLUMNS, rows),
+        "## Trials\n\nEach beside plain decoding of the same prompts, step by step in turns. "
+        "`predicted` is from the cost tables and the recorded drafts.\n\n"
+        + markdown_table(COLUMNS, rows),
         _by_prompt(tuned, prompts),
         _rows_and_time(tuned),
         _pruning(tuned),

@@ -303,9 +303,10 @@ class Tuner:
 
 
 def _batches(batch_sizes: Sequence[int]) -> list[int]:
-    """Those at which steps are timed: the powers of two below are met as requests end."""
+    """Those at which steps are timed. As its requests end a batch goes through all sizes below;
+    between powers of two the next larger one stands for them (`CostTables.at`)."""
     powers = (1 << exponent for exponent in range(max(batch_sizes).bit_length()))
-    return sorted({*batch_sizes, *(size for size in powers if size < max(batch_sizes)), 1})
+    return sorted({*batch_sizes, *powers})
 
 
 def _verdict(found: Found) -> Verdict:

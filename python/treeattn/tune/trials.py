@@ -45,7 +45,7 @@ class Trial:
 
     steps: of the requests; rounds: of the batch. passes: of the drafter's model, where it drafts
     level by level. seconds: of the setting, by phase. plain_by_group: of each group of prompts that
-    was decoded together, the seconds that plain decoding in between took for as many tokens;
+    was decoded together, the seconds that plain decoding beside it took for as many tokens;
     ratios: those over the setting's own. identical: whether the tokens are those of plain decoding.
     """
 
